@@ -6,6 +6,7 @@ A roofline, nothing finer: it decides between fusing and not fusing, where the g
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from math import prod
 
 from fuser.graph.ir import Node, Value
@@ -110,7 +111,14 @@ def seconds(target: Target, nodes: Iterable[Node], traffic: int) -> float:
 
 def kernel_seconds(target: Target, work: float, traffic: int) -> float:
     """Time of one kernel whose operations take `work` seconds and that moves `traffic` bytes."""
-    return max(work, traffic / target.bandwidth) + target.launch_cost + RAMP[target.name]
+    ramp = RAMP[target.name] if target.launch_cost else 0.0
+    return max(work, traffic / target.bandwidth) + target.launch_cost + ramp
+
+
+def without_launches(target: Target) -> Target:
+    """A target on which a kernel boundary costs nothing but bytes. All costs are in proportion to
+    the rows then, so that which of two ways is cheaper does not depend on how many there are."""
+    return replace(target, launch_cost=0.0)
 
 
 @by_example

@@ -6,6 +6,7 @@ from __future__ import annotations
 from fuser.graph.ir import Graph
 from fuser.partition import finish
 from fuser.partition.attention import seed_attention
+from fuser.partition.cost import without_launches
 from fuser.partition.epilogue import append_maps, grow_epilogue, join_parts
 from fuser.partition.forced import check_names, check_pins, check_separable, unmet, ways
 from fuser.partition.gated import find_gates
@@ -59,13 +60,14 @@ def _beside(grouping: Grouping, slices: list[Group]) -> list[Group]:
 def _partition(graph: Graph, target: Target, options: Options) -> Partition:
     work = Work(target, options)
     graph = run_passes(graph, work)
-    grouping = Grouping(graph, target, options)
+    by_rows = not graph.numerics.batch_invariant
+    grouping = Grouping(graph, target if by_rows else without_launches(target), options)
     grouping.kept = work.kept
     _place_all(grouping)
     if not options.no_fusion:
         inline_maps(grouping)
         inline_totals(grouping)
-        if options.fold_norms and target.is_cuda:
+        if options.fold_norms and target.is_cuda and by_rows:
             inline_statistics(grouping)
         append_maps(grouping)
         shed_outputs(grouping)

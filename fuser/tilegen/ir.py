@@ -176,7 +176,8 @@ class Kernel:
 
     scalars: numbers that a launch gives beside the buffers, visible everywhere. sources: other
     origins of ops, where kernels of equal regions share a body. fast: products may be contracted
-    with sums, and float32 divisions need not be rounded correctly.
+    with sums, and float32 divisions need not be rounded correctly. row_order: the order in which
+    the terms of a row are added must not depend on how many rows a tile has.
     """
 
     name: str
@@ -188,6 +189,7 @@ class Kernel:
     scalars: list[Value] = field(default_factory=list)
     sources: Mapping[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
     fast: bool = False
+    row_order: bool = False
 
     def origin_of(self, op: Op) -> tuple[str, ...]:
         """The names of the model's nodes that an op comes from."""

@@ -59,7 +59,7 @@ class _Parser(Reader):
         name = self.name()
         self.expect("grid")
         self.grid = self.integers("(", ")")
-        fast = bool(self.has("fast"))
+        fast, row_order = bool(self.has("fast")), bool(self.has("row_order"))
         self.expect("{")
         schedule = Schedule()
         scalars: list[Value] = []
@@ -86,7 +86,9 @@ class _Parser(Reader):
         if self.next.kind != "end":
             raise self.error(f"expected the end, found {self.next.text!r}")
         buffers, views = list(self.buffers.values()), list(self.views.values())
-        return Kernel(name, buffers, views, self.grid, body, schedule, scalars, fast=fast)
+        return Kernel(
+            name, buffers, views, self.grid, body, schedule, scalars, fast=fast, row_order=row_order
+        )
 
     def schedule(self) -> Schedule:
         start = self.last

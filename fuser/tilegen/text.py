@@ -109,8 +109,8 @@ class _Printer:
 
     def text(self, name: str, schedule: Schedule, origins: bool) -> str:
         grid = ", ".join(map(show_dim, self.kernel.grid))
-        fast = " fast" if self.kernel.fast else ""
-        lines = [f"kernel @{name_text(name)} grid({grid}){fast} {{"]
+        flags = (" fast" if self.kernel.fast else "") + " row_order" * self.kernel.row_order
+        lines = [f"kernel @{name_text(name)} grid({grid}){flags} {{"]
         default = Schedule()
         settings = [
             f"{item.name} = {literal(getattr(schedule, item.name))}"

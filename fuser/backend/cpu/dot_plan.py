@@ -85,6 +85,8 @@ def _along_k(facts: Facts, op: ops.Dot, operands: dict[int, Value], width: int) 
     (rows, depth), b = op.a.shape, operands[1]
     if rows > LANE_ROWS or depth % width or not op.result.dtype.is_float:
         return False
+    if facts.kernel.row_order:
+        return False  # sums by lanes are another order than that of more rows
     a = operands[0]
     if max(costs.tree_cost(facts, a), costs.tree_cost(facts, b)) > 2 or _reuse(facts, op, b) > 2:
         return False

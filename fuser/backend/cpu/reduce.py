@@ -3,6 +3,10 @@
 Along the innermost axis a reduction runs on several independent vector accumulators, which are
 folded together in a fixed order at the end; along any other axis vectors stay vectors and the fold
 is a plain loop. Values that the analysis wants to keep are written to scratch in the same loop.
+
+Which of them it is depends on how many rows there are. In a kernel of `row_order` both add up in
+one order: element i goes to sum i modulo the lanes of a vector, and then halves of these sums are
+added, whether they are the lanes of one vector or a vector each.
 """
 
 from __future__ import annotations
@@ -99,7 +103,10 @@ def _fold(low: Lowering, group: list[ops.Reduce], coords: Point, width: int) -> 
     """The results at a point; width > 1: the point has no lane and the fold makes its own."""
     fold = _Fold(low, group, coords, width)
     full = fold.extent // width
-    unroll = _accumulators(full, sum(costs.tree_cost(low.known, op.x) for op in group))
+    if fold.by_lanes:
+        unroll = 1 if width > 1 else low.width_for([op.x for op in group])
+    else:
+        unroll = _accumulators(full, sum(costs.tree_cost(low.known, op.x) for op in group))
     edge = find_edge(low, fold.wanted, width, fold.extent) if width > 1 else None
     if edge is not None:
         fold.drop_nan()
@@ -128,6 +135,8 @@ class _Fold:
         self.lanes = max(affine.width_of(coords), width)
         self.fns: list[str] = [op.fn for op in group]
         self.dtypes = [accumulator(op.x.dtype) for op in group]
+        self.by_lanes: bool = low.known.kernel.row_order
+        """Whether sums are added as the lanes of a vector are, halves first."""
 
     def drop_nan(self) -> None:
         """Fold floats without NaN in one instruction; what is left to do is `_or_nan`."""
@@ -159,6 +168,12 @@ class _Fold:
     def joined(self, g: int, totals: Sequence[Reg | None]) -> Reg | None:
         """Several accumulators as one."""
         total: Reg | None = None
+        if self.by_lanes:
+            while len(totals) > 1:  # a power of two
+                half = len(totals) // 2
+                pairs = zip(totals[:half], totals[half:], strict=True)
+                totals = [a if b is None else self.join(g, a, b) for a, b in pairs]
+            return totals[0]
         for reg in totals:
             total = total if reg is None else self.join(g, total, reg)
         return total

@@ -79,7 +79,7 @@ def assign(
         if isinstance(op, ops.Full | ops.IndexTile) and is_tile(op.result):
             plan.flexible.add(op.result)
         if isinstance(op, ops.Dot):
-            plan.dots[op] = plan_dot(op, plan, target, wide)
+            plan.dots[op] = plan_dot(op, plan, target, wide, kernel.row_order)
     for op in kernel.walk():
         if not isinstance(op, ops.Load) or staging is False or kept(op.view.buffer):
             continue
@@ -328,5 +328,7 @@ class _Assigner:
             for use in self.plan.uses.get(value, ())
             if isinstance(use, ops.Reduce | ops.Scan)
         }
+        if self.kernel.row_order and reduced:
+            found = []  # alignment follows from the number of rows, and orders what threads add up
         spread = bool(self.kernel.schedule.extra.get("held"))  # what follows rows is read once
         return choose_blocked(shape, found, reduced, warps, spread)

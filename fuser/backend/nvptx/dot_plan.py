@@ -27,8 +27,11 @@ from fuser.tilegen import ops
 from fuser.tilegen.ir import Kernel
 
 
-def plan_dot(op: ops.Dot, plan: Assignment, target: Target, wide: bool = False) -> DotPlan:
-    """The unit and warp grid of a dot. wide: see `assign`."""
+def plan_dot(
+    op: ops.Dot, plan: Assignment, target: Target, wide: bool = False, row_order: bool = False
+) -> DotPlan:
+    """The unit and warp grid of a dot. wide: see `assign`. row_order: see `Kernel`; warps do not
+    share k then."""
     m, k = op.a.shape
     n = op.b.shape[1]
     warps = plan.warps
@@ -50,7 +53,7 @@ def plan_dot(op: ops.Dot, plan: Assignment, target: Target, wide: bool = False) 
     unit = unit_of(op)
     if unit is not None:
         grid = dataclasses.replace(grid, depth=unit.depth)
-    if kind == "mma" and op in sums:
+    if kind == "mma" and op in sums and not row_order:
         decoded = _decoded_grid(op, plan, grid)
         if decoded is not None:
             found = decoded.accumulator()

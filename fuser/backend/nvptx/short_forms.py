@@ -53,10 +53,15 @@ def short_form(low: Builder, op: ops.Map, layout: Layout) -> Tile | None:
     """Cheaper code for x / c, exp(x - top) / sum, 1 + tanh(x), and for what is rounded to 16
     bits x (1 + erf(x)), 1 + erf(x), tanh(x) and exp(x). The plain forms that they leave without use
     are removed as dead code. Unless the kernel is fast, all but an exact reciprocal is for results
-    of 16 bits."""
+    of 16 bits. In kernels of `row_order` there is no other: what else is in a kernel, and so what
+    is rounded there, may follow from the number of rows."""
     makers = low.assignment.makers
     if op.result.dtype.name != "f32" or op.fn not in ("div", "add", "mul", "tanh", "exp"):
         return None
+    if low.kernel.row_order:
+        found = number_beside(low, op) if op.fn == "div" else None
+        exact = found is not None and found[0] is op.args[0] and is_power_of_two(found[1])
+        return multiply(low, low.tile(found[0], layout), 1 / found[1]) if found and exact else None
     if op.fn == "mul":
         return _gelu(low, op, layout)
     if op.fn == "exp":

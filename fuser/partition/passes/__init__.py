@@ -68,6 +68,8 @@ class Pass:
     wanted: Callable[[Target, Options], bool]
     kind: RuleClass = "exact"
     """What it does to numbers."""
+    by_rows: bool = False
+    """Whether it orders sums by how many rows there are: not where numerics are batch invariant."""
 
 
 def run_passes(graph: Graph, work: Work) -> Graph:
@@ -79,7 +81,9 @@ def each_pass(graph: Graph, work: Work) -> Iterator[tuple[Pass, Graph]]:
     """The passes that run, each with the graph after it. One that would make an operation of nodes
     that are to stay apart is left out."""
     for item in PASSES:
-        if item.wanted(work.target, work.options) and graph.numerics.allows(item.kind):
+        left_out = item.by_rows and graph.numerics.batch_invariant
+        wanted = item.wanted(work.target, work.options) and graph.numerics.allows(item.kind)
+        if wanted and not left_out:
             kept = set(work.kept)
             after = item.run(graph, work)
             if fused_before(after, work.options.forbid) is None:
@@ -208,7 +212,8 @@ def _keep(graph: Graph, work: Work) -> Graph:
 def _merge(graph: Graph, work: Work) -> Graph:
     target = work.target
     # read and written in the time of a launch
-    copied = int(target.launch_cost * target.bandwidth / 2) if target.is_cuda else 0
+    small = target.is_cuda and not graph.numerics.batch_invariant
+    copied = int(target.launch_cost * target.bandwidth / 2) if small else 0
     return merge_matmuls(graph, work.options.forbid, copied)
 
 
@@ -236,8 +241,15 @@ PASSES: tuple[Pass, ...] = (
         lambda g, work: split_contractions(g, work.target),
         fuses_on_gpu,
         "order",
+        by_rows=True,
     ),
-    Pass("split_sums", lambda g, work: split_sums(g, work.target), fuses_on_gpu, "order"),
+    Pass(
+        "split_sums",
+        lambda g, work: split_sums(g, work.target),
+        fuses_on_gpu,
+        "order",
+        by_rows=True,
+    ),
     Pass("split_concats", _of(split_concats), always),
     Pass("integer_matmuls", _integers, multiplies_int8, "order"),  # before weights are decoded
     Pass("decode_weights", _of(decode_weights), on_cpu),
@@ -246,11 +258,17 @@ PASSES: tuple[Pass, ...] = (
     # narrow blocks of few rows stream weights that are packed for them, on Hopper
     Pass("rotate_in_place", lambda g, w: rotate_in_place(g, w.target.wgmma), merges),
     Pass("merge_matmuls", _merge, merges),
-    Pass("norms_in_epilogues", lambda g, w: norms_in_epilogues(g, w.target), fuses_on_gpu, "order"),
-    Pass("split_k", lambda g, work: split_k(g, work.target), fuses_on_gpu, "order"),
-    Pass("fold_norms", lambda g, work: fold_norms(g, work.target), folds_norms),
+    Pass(
+        "norms_in_epilogues",
+        lambda g, w: norms_in_epilogues(g, w.target),
+        fuses_on_gpu,
+        "order",
+        by_rows=True,
+    ),
+    Pass("split_k", lambda g, work: split_k(g, work.target), fuses_on_gpu, "order", by_rows=True),
+    Pass("fold_norms", lambda g, work: fold_norms(g, work.target), folds_norms, by_rows=True),
     Pass("copy_pinned", lambda g, w: copy_pinned(g, w.options.pin), copies_pinned),
-    Pass("store_grids", _grids, keeps_operands_on_cpu, "order"),
+    Pass("store_grids", _grids, keeps_operands_on_cpu, "order", by_rows=True),
     Pass("quantise_weights", lambda g, _: without_dead(quantise_weights(g)), narrows_weights),
     Pass("round_operands", _round, rounds_operands),
     Pass("int8_matmuls", _int8, multiplies_int8),  # also of what was just quantised

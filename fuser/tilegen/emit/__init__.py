@@ -52,7 +52,9 @@ def emit(
         return sort.emit(region, partition, target, schedule)
     if any(node.op == "scatter" and scatter.is_large(node) for node in region.nodes):
         return scatter.emit_large(region, partition, target, schedule)
-    mixes = "conv" in ops and schedule is None and partition.graph.numerics.allows("fast")
+    numerics = partition.graph.numerics
+    mixes = "conv" in ops and schedule is None and numerics.allows("fast")
+    mixes = mixes and not numerics.batch_invariant  # squares are chosen by how many there are
     way = winograd.choose(region, target) if mixes else None
     if way is not None:
         return winograd.emit(region, partition, target, way)

@@ -91,7 +91,7 @@ def emit(
     qk, pv = parts.qk, parts.pv
     heads = shared_heads(region, partition, target, parts)
     batches, rows = qk.b // heads, qk.m * heads
-    chosen = schedule or rules_of(target).attention(
+    chosen = schedule or rules_of(target, partition.graph.numerics).attention(
         target, batches, rows, qk.n, qk.k, pv.n, qk.left.dtype.bits, _reads(region, parts),
         by_unit=dot_unit(target, qk.node) is not None,
         bounded=_most_score(Emission(region, partition, target, Schedule()), parts) is not None,
@@ -363,7 +363,8 @@ def _merge(
 ) -> TileProgram:
     """The program that makes one row of the output out of all its parts."""
     qk, pv = parts.qk, parts.pv
-    em = Emission(region, partition, target, rules_of(target).merge(target, shared.parts, pv.n))
+    rules = rules_of(target, partition.graph.numerics)
+    em = Emission(region, partition, target, rules.merge(target, shared.parts, pv.n))
     padded = power_of_two if target.is_cuda else int
     group = program(em, 0, shared.groups, 1, "") if shared.groups > 1 else Index(0)
     row = program(em, 1, shared.rows, 1)

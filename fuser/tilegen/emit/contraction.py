@@ -14,6 +14,7 @@ from dataclasses import replace
 from fuser.dtypes import DType, f32
 from fuser.errors import LoweringError
 from fuser.graph.ir import Node, Value
+from fuser.graph.numerics import Numerics
 from fuser.graph.ops.quantised import bits_of
 from fuser.graph.sizes import certain, divides, is_symbolic, size_hint
 from fuser.partition.region import Partition, Region
@@ -63,10 +64,11 @@ def emit(
     if any((d.b, d.m, d.k) != (first.b, first.m, first.k) for d in dots):
         raise LoweringError("dots of one region differ in m or k", where=region.name)
     columns = max(d.n for d in dots)
-    packed = _packed_schedule(region, dots, target, partition.graph.numerics.allows("fast"))
+    packed = _packed_schedule(region, dots, target, partition.graph.numerics)
     codes = any("codes" in node.attrs for node in nodes)
     panel = max(node.attrs.get("panel", 0) for node in nodes)
-    chosen = schedule or packed or rules_of(target).matmul(
+    rules = rules_of(target, partition.graph.numerics)
+    chosen = schedule or packed or rules.matmul(
         target, first.m, columns, first.k, _operand_bits(target, first), len(dots), first.b,
         dot_unit(target, first.node),
         streamed=_are_streamed(region, target, dots),
@@ -77,7 +79,7 @@ def emit(
         folded=is_folded(region), codes=codes, packed=all(map(_is_plain_constant, dots)),
         panel=panel, decoded=_decoded_bits(region, dots),
     )  # fmt: skip
-    k_blocks = rules_of(target).k_blocks
+    k_blocks = rules.k_blocks
     undecided = schedule is None and packed is None
     if undecided and k_blocks is not None and _may_be_deep(region, dots, target):
         chosen = k_blocks(target, first.m, columns, first.k, first.left.dtype.bits, first.b, chosen)
@@ -142,14 +144,14 @@ def _decoded_bits(region: Region, dots: list[DotShape]) -> int:
 
 
 def _packed_schedule(
-    region: Region, dots: list[DotShape], target: Target, fast: bool
+    region: Region, dots: list[DotShape], target: Target, numerics: Numerics
 ) -> Schedule | None:
-    """The schedule of a CPU matmul whose weights are decoded on the way; None for others. fast:
-    whether rows may be split into digits, which lose small elements beside large ones."""
+    """The schedule of a CPU matmul whose weights are decoded on the way; None for others. Under
+    fast numerics rows may be split into digits, which lose small elements beside large ones."""
     nodes = [decoded_by(region, dot.right) for dot in dots]
     known = [node for node in nodes if node is not None]
     first = dots[0]
-    rule = rules_of(target).packed_matmul
+    rule = rules_of(target, numerics).packed_matmul
     if rule is None or not known or dot_unit(target, first.node) is not None:
         return None
     blocks = {
@@ -159,7 +161,7 @@ def _packed_schedule(
     block = blocks.pop() if len(blocks) == 1 else None
     columns = max(dot.n for dot in dots)
     narrow = (
-        fast
+        numerics.allows("fast")
         and not is_folded(region)
         and all(
             dot.left is first.left and digits.can_split(dot, node, block)
@@ -187,7 +189,7 @@ def matmul_of(region: Region, target: Target) -> Matmul | None:
     first = dots[0]
     if is_symbolic(first.b, first.m, first.k, *(d.n for d in dots)):
         return None
-    if _packed_schedule(region, dots, target, fast=False) is not None:
+    if _packed_schedule(region, dots, target, Numerics()) is not None:
         return None
     return Matmul(
         first.m, max(d.n for d in dots), first.k, _operand_bits(target, first), len(dots), first.b,

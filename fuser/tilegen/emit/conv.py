@@ -91,10 +91,11 @@ def emit(
     direct = conv.groups > 1 and (conv.channels < 8 or conv.outputs < 8)
     if direct:
         n *= conv.groups
+    rules = rules_of(target, partition.graph.numerics)
     chosen = schedule or (
-        rules_of(target).direct_conv(target, m, n, conv.pixels[-1], conv.taps * conv.channels)
+        rules.direct_conv(target, m, n, conv.pixels[-1], conv.taps * conv.channels)
         if direct
-        else rules_of(target).conv(
+        else rules.conv(
             target,
             m,
             n,

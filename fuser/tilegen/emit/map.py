@@ -69,7 +69,7 @@ def _emit_outputs(
     outputs: tuple[Value, ...],
 ) -> TileProgram:
     space = find_space(region, partition, target, outputs)
-    chosen = schedule or rules_of(target).map(
+    chosen = schedule or rules_of(target, partition.graph.numerics).map(
         target, space.extents, space.lead, max(v.dtype.bytes for v in outputs)
     )
     em = Emission(region, partition, target, chosen)

@@ -46,7 +46,7 @@ def emit(
     rows, inner, columns = split_dims(region, partition, anchor)
     extents = [product([shape[d] for d in dims]) for dims in (rows, inner, columns)]
     item_bytes = max(v.dtype.bytes for v in (*region.inputs, *region.outputs))
-    chosen = schedule or rules_of(target).reduce(
+    chosen = schedule or rules_of(target, partition.graph.numerics).reduce(
         target, extents[0], extents[1], extents[2], item_bytes,
         _reads(region, extents[1]), _held(region, operand, extents[1]),
     )  # fmt: skip

@@ -68,7 +68,8 @@ def emit_large(
 
     def start(value: Value) -> tuple[Emission, Coords, list[Guard]]:
         size = value.type.size
-        chosen = schedule or rules_of(target).map(target, [size], None, value.dtype.bytes)
+        rules = rules_of(target, partition.graph.numerics)
+        chosen = schedule or rules.map(target, [size], None, value.dtype.bytes)
         em = Emission(region, partition, target, chosen)
         flat = program(em, 0, size, chosen.block("columns"))
         return em, delinearise(flat, value.shape), [(flat, size)]

@@ -30,7 +30,7 @@ def emit(
     length = x.shape[axis]
     kept = [d for d in range(x.type.rank) if d != axis]
     rows = product([x.shape[d] for d in kept])
-    chosen = schedule or rules_of(target).sort(target, length)
+    chosen = schedule or rules_of(target, partition.graph.numerics).sort(target, length)
     em = Emission(region, partition, target, chosen)
     row = program(em, 0, rows, 1, "")
     at = program(em, 1, length, chosen.block("m"))

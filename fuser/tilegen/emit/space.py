@@ -67,7 +67,9 @@ class Emission:
         self.schedule = schedule
         self.numerics = partition.graph.numerics
         self.b = Builder(region.name, schedule)
-        self.b.kernel.fast = self.numerics.is_fast
+        # whether a product is contracted follows from what else is in a kernel, and that from sizes
+        self.b.kernel.row_order = self.numerics.batch_invariant
+        self.b.kernel.fast = self.numerics.is_fast and not self.numerics.batch_invariant
         self.memory = Memory(self.b, partition, region.outputs)
         self.extents: list[int] = []
         self.scopes = [Scope(self.b.kernel.body)]

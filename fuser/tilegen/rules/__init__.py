@@ -11,15 +11,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from fuser.graph.numerics import Numerics
 from fuser.target import Target
 from fuser.tilegen.rules.asked import Asked, recording
 from fuser.tilegen.rules.cpu import CPU_RULES
+from fuser.tilegen.rules.cpu.row_order import row_order_rules as cpu_row_order
 from fuser.tilegen.rules.gpu import GPU_RULES
+from fuser.tilegen.rules.gpu.row_order import row_order_rules as gpu_row_order
 from fuser.tilegen.rules.record import Rules
 
 RULES: dict[str, Rules] = {"cpu": CPU_RULES, "cuda": GPU_RULES}
 """The rules by the name of a target."""
+ROW_ORDER_RULES = {"cpu": cpu_row_order(CPU_RULES), "cuda": gpu_row_order(GPU_RULES)}
+"""The same for batch invariant numerics: nothing that orders a row's sums follows from the number
+of rows."""
 
+MODEL = Numerics()
 
 _log: ContextVar[list[Asked] | None] = ContextVar("asked", default=None)
 
@@ -35,7 +42,8 @@ def recorded() -> Iterator[list[Asked]]:
         _log.reset(token)
 
 
-def rules_of(target: Target) -> Rules:
-    """The schedule rules of a target."""
-    rules, log = RULES[target.name], _log.get()
+def rules_of(target: Target, numerics: Numerics = MODEL) -> Rules:
+    """The schedule rules of a target, for the numerics of a graph."""
+    rules = (ROW_ORDER_RULES if numerics.batch_invariant else RULES)[target.name]
+    log = _log.get()
     return rules if log is None else recording(rules, log)

@@ -70,7 +70,7 @@ def attention_schedule(
             keys //= 2
     while keys > 16 and keys >= 2 * n:
         keys //= 2
-    while max(rows, keys) > 16 and 0 < target.shared_bytes < _shared(
+    while max(rows, keys) > 16 and 0 < target.shared_bytes < shared_bytes(
         target, rows, keys, depth, columns, bits
     ):
         if keys >= rows or rows == 16:
@@ -108,7 +108,7 @@ MOST_KEYS, MOST_WIDE_KEYS = 112, 80
 of up to 64 columns, and of more."""
 
 
-def _shared(target: Target, rows: int, keys: int, depth: int, columns: int, bits: int) -> int:
+def shared_bytes(target: Target, rows: int, keys: int, depth: int, columns: int, bits: int) -> int:
     """Bytes of shared memory of one stage: queries, keys and values, and what turns results of 16
     bits over for the store."""
     turned = 0

@@ -34,6 +34,7 @@ def gpu_tile(
     tall_cost: int = 0,
     alone: float = 1.0,
     more: tuple[tuple[int, int], ...] = (),
+    least: int = 0,
 ) -> tuple[int, int, int, str]:
     """(rows, columns, waves, reason): the tile of least estimated time.
 
@@ -42,8 +43,10 @@ def gpu_tile(
     tall_cost that of one of 64 rows or more, if it is another. Fitted to an H200. most: the largest
     tile, in elements of all accumulators. alone: what a block costs more that has a multiprocessor
     for itself, as nothing hides its start and its end. more: tiles beside the usual ones.
+    least: rows of a tile.
     """
     sizes = (*more, *(HALF_TILES if bits == 16 else WIDE_TILES))
+    sizes = tuple(size for size in sizes if size[0] >= least)
     best: tuple[float, bool, int, int, int] | None = None
     cost: float
     for rows, columns in sizes:
