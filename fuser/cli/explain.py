@@ -58,6 +58,7 @@ def explain_command(
     from fuser.pipeline import compiler
     from fuser.pipeline.devices import choose_target
     from fuser.pipeline.fusion import Fusion
+    from fuser.tilegen.row_order import order_lines
 
     device = options.chosen(device, target)
     opened = open_model(model)
@@ -73,9 +74,11 @@ def explain_command(
     cut = partition_for(opened, given, device=device, dims=dims, fusion=fusion, precision=precision)
     chosen = choose_target(device)
     tuned: tuple[Any, ...] = ()
+    orders: list[str] = []
     with suppress(LoweringError):  # of a region without a kernel, which the text shows
         programs = compiler.emit_programs(cut, chosen)
         _, tuned = compiler.with_remembered(cut, programs, chosen)
+        orders = order_lines(programs) if cut.graph.numerics.batch_invariant else []
     forced = None
     if isinstance(fusion, Fusion) and (fusion.pin or fusion.forbid):
         check_pins(cut, Options(pin=fusion.pin))  # regions may have been taken apart
@@ -83,7 +86,7 @@ def explain_command(
         forced = change(free, cut, fusion.pin, fusion.forbid)
     head = {
         "schema": SCHEMA, "model": opened.name, "device": f"{chosen.name} ({chosen.arch})",
-        "dims": dims, "precision": precision,
+        "dims": dims, "precision": precision, "numerics": str(cut.graph.numerics),
     }  # fmt: skip
     if kernel is not None:
         from fuser.pipeline.kernel_choice import kernel_choices
@@ -99,6 +102,7 @@ def explain_command(
         table = {
             **head, **found.to_dict(),
             "tuned": [vars(item) for item in tuned], "forced": forced,
+            "orders": orders,
         }  # fmt: skip
         click.echo(json.dumps(table))
         return 0
@@ -107,6 +111,8 @@ def explain_command(
     if forced is not None:
         click.echo(change_text(forced))
     click.echo(text_of(found, None if verbose else 60))
+    if cut.graph.numerics.batch_invariant:
+        click.echo("\n".join([f"numerics: {cut.graph.numerics}", *(f"  {one}" for one in orders)]))
     if tuned:
         click.echo("\n".join(["kernels with measured schedules", *(f"  {one}" for one in tuned)]))
     return 0

@@ -126,7 +126,7 @@ def _choices(cut: Partition, region: Region, target: Target) -> Iterator[KernelC
             program.kernel.name if not alone else region.name, region.name, region.kind,
             region.origin, schedule.to_dict(), program.kernel.schedule.reason,
             tuple(map(_rule, asked)) if not number else (),
-            _candidates(program, target) if alone else (), tuned,
+            _candidates(program, target) if alone and not program.kernel.row_order else (), tuned,
             tuple(_limits(cut, program, target, schedule)),
             _mechanisms(program, target, schedule),
         )  # fmt: skip
@@ -159,6 +159,8 @@ def _tuned(program: TileProgram, target: Target) -> tuple[Schedule, str]:
     own, config = program.kernel.schedule, Config.from_environment()
     if not is_static(program.kernel):
         return own, "kernels of open sizes are not tuned"
+    if program.kernel.row_order:
+        return own, "kernels of batch invariant numerics are not tuned"
     cache = KernelCache(config.cache_dir) if config.cache else None
     found = recall(cache, tuning_material(program.kernel, target))
     if found is None:

@@ -91,9 +91,14 @@ def apply_tuning(
     """The programs, with remembered schedules where there are any, and a record of each kernel that
     has one or was measured. measure: whether kernels of which nothing is remembered are measured.
 
-    Regions of several kernels, and kernels of symbolic sizes, stay as they are. Raises FuserError
-    where compiling the rules' own kernels fails.
+    Regions of several kernels, and kernels of symbolic sizes, stay as they are; so do all where
+    numerics are batch invariant, as what is fastest follows from the number of rows. Raises
+    FuserError where compiling the rules' own kernels fails.
     """
+    if cut.graph.numerics.batch_invariant:
+        if measure:
+            _log.warning("schedules are not tuned: numerics are batch invariant")
+        return list(programs), ()
     if not measure and not _any_remembered(cache):
         return list(programs), ()
     counts = Counter(program.region.id for program in programs)

@@ -13,7 +13,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fuser.graph.sizes import is_symbolic
-from fuser.target import Target
+from fuser.target import DotUnit, Target
+from fuser.tilegen.row_order import SAME
 from fuser.tilegen.rules.common import MOST_ELEMENTS, block_of, cover
 from fuser.tilegen.rules.cpu import attention, matmul
 from fuser.tilegen.rules.cpu.rows import reduce_schedule as plain_reduce
@@ -36,8 +37,19 @@ def attention_schedule(
         causal=causal,
     )  # fmt: skip
     keys = KEYS if is_symbolic(n) else min(n, KEYS)
-    reason = f"keys in blocks of {KEYS}, as for any number of rows"
+    reason = f"keys in blocks of {KEYS}, {SAME}"
     return replace(found, blocks=(("m", found.block("m")), ("n", keys)), split_k=1, reason=reason)
+
+
+def dot_schedule(
+    target: Target, m: int, n: int, k: int, bits: int, accumulators: int = 1, batch: int = 1,
+    unit: DotUnit | None = None, *, streamed: bool = True, folded: bool = True,
+    crooked: tuple[bool, bool] = (False, False), codes: bool = False, packed: bool = False,
+    panel: int = 0, decoded: int = 0,
+) -> Schedule:  # fmt: skip
+    """Blocks of a matmul: see `MatmulRule`. A tile has all of k."""
+    found = matmul.dot_schedule(target, m, n, k, bits, accumulators, batch, unit)
+    return replace(found, reason=f"{found.reason}; k in one piece, {SAME}")
 
 
 def reduce_schedule(
@@ -67,13 +79,13 @@ def packed_schedule(
     found = matmul.packed_schedule(target, 1, n, k, block, accumulators)
     return replace(
         found, blocks=(("m", tile[0]), ("n", tile[1]), ("k", block or k)),
-        reason="sums of blocks are scaled, as for any number of rows",
+        reason=f"sums of blocks are scaled, {SAME}",
     )  # fmt: skip
 
 
 def row_order_rules(rules: Rules) -> Rules:
     """A CPU's rules with these in the place of those that count rows."""
     return replace(
-        rules, attention=attention_schedule, reduce=reduce_schedule,
+        rules, matmul=dot_schedule, attention=attention_schedule, reduce=reduce_schedule,
         packed_matmul=packed_schedule, k_blocks=None, winograd_side=None,
     )  # fmt: skip

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from fuser.graph.sizes import is_symbolic, size_hint
 from fuser.target import DotUnit, Target
+from fuser.tilegen.row_order import SAME
 from fuser.tilegen.rules.common import (
     MOST_SYMBOLIC_DEPTH,
     block_of,
@@ -36,9 +37,6 @@ from fuser.tilegen.schedule import Schedule
 
 UNIT_ROWS = 64
 """Rows of a tile of wgmma: fewer would be another unit, with sums of its own."""
-REDUCED = 1024
-"""Elements of rows that a block reduces at least, however many rows there are."""
-SAME = "as for any number of rows"
 
 
 def dot_schedule(
@@ -130,7 +128,8 @@ def reduce_schedule(
     target: Target, rows: int, total: int, columns: int, item_bytes: int = 4, reads: int = 0,
     held: tuple[int, int, int] = (0, 0, 0),
 ) -> Schedule:  # fmt: skip
-    """Blocks of a reduction: see `ReduceRule`. The rows of a block follow from their length."""
+    """Blocks of a reduction: see `ReduceRule`. A block has one row: of a single one there is no
+    tile of several, and what threads add up follows from the shape of the tile."""
     _, total, columns = reduced_extents(1, total, columns)
     padded = power_of_two(total)
     if columns > 1:
@@ -138,11 +137,10 @@ def reduce_schedule(
         return blocks_of(rows=1, columns=width, total=min(padded, max(1, 8192 // width)))
     cluster = row_blocks(target, padded, reads, item_bytes) if reads else 1
     whole = min(padded, ROW_ELEMENTS * cluster)
-    height, part = max(1, REDUCED // whole), whole // cluster
-    warps = max(1, min(16, part * height // (512 if cluster == 1 else 1024)))
+    warps = max(1, min(16, whole // cluster // (512 if cluster == 1 else 1024)))
     schedule = blocks_of(
-        warps=power_of_two(warps), rows=height, columns=1, total=whole,
-        reason=f"{height} rows of {whole} a block, {SAME}",
+        warps=power_of_two(warps), rows=1, columns=1, total=whole,
+        reason=f"a row of {whole} a block, {SAME}",
     )  # fmt: skip
     return replace(schedule, cluster=cluster)
 
