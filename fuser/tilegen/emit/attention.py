@@ -38,6 +38,7 @@ from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, delinearise
 from fuser.tilegen.emit.masks import key_bounds
 from fuser.tilegen.emit.placement import Places, spread, store_placed
+from fuser.tilegen.emit.primitives import rounded
 from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.index import Axis, Index, maximum, minimum
 from fuser.tilegen.ir import Buffer, View
@@ -330,7 +331,8 @@ def _quotient(em: Emission, parts: Parts, total: Piece, out: Piece) -> Piece:
         none = em.map("eq", total, Piece(wide, splat=0.0))
         total = em.map("select", none, Piece(wide, splat=1.0), total)
     out = em.map("div", em.cast(out, wide), total)
-    return em.cast(out, parts.pv.node.output.dtype.compute)
+    dtype = parts.pv.node.output.dtype
+    return rounded(em, em.cast(out, dtype.compute), dtype)
 
 
 @dataclass(frozen=True)

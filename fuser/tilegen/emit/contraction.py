@@ -37,7 +37,7 @@ from fuser.tilegen.emit.dot_shape import DotShape, dot_shape
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, delinearise
 from fuser.tilegen.emit.placement import Places, spread, store_placed
-from fuser.tilegen.emit.primitives import neutral_tail, reduced_axes
+from fuser.tilegen.emit.primitives import neutral_tail, reduced_axes, rounded
 from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.emit.weights import decoded_by, k_block
 from fuser.tilegen.index import Index, axis, index
@@ -349,8 +349,11 @@ def multiply(
         if weights is not None and not k_block(weights.node, dot.contract[1]):
             scale = weights.scale(em, (batch, Index(0), n), dot.coords(1, batch, n, Index(0)))
             results[number] = em.map("mul", results[number], scale)
-    outputs = [d.node.output.dtype.compute for d in dots]
-    return [em.cast(piece, dtype) for piece, dtype in zip(results, outputs, strict=True)]
+    outputs = [d.node.output.dtype for d in dots]
+    return [
+        rounded(em, em.cast(piece, dtype.compute), dtype)
+        for piece, dtype in zip(results, outputs, strict=True)
+    ]
 
 
 def _operand_bits(target: Target, dot: DotShape) -> int:

@@ -20,7 +20,7 @@ from fuser.tilegen.emit.dot_operands import dot_dtype, dot_op, dot_unit, grouped
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, backward, delinearise, product
 from fuser.tilegen.emit.placement import Places, spread, store_placed
-from fuser.tilegen.emit.primitives import padded
+from fuser.tilegen.emit.primitives import padded, rounded
 from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.emit.weights import Matrix, dequantised
 from fuser.tilegen.index import Index, in_range
@@ -114,7 +114,8 @@ def emit(
     em = Emission(region, partition, target, chosen)
     build = _multiply_add if direct else _implicit_gemm
     pixel, channel, piece, guards = build(em, conv, m, n)
-    piece = em.cast(piece, conv.node.output.dtype.compute)
+    dtype = conv.node.output.dtype
+    piece = rounded(em, em.cast(piece, dtype.compute), dtype)
     places: Places = {conv.node.output: (conv.result(pixel, channel), guards)}
     store_placed(em, spread(em, places, {conv.node.output: piece}))
     flops = 2 * m * conv.groups * conv.outputs * conv.channels * conv.taps

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -65,11 +65,12 @@ class Emission:
         self.partition = partition
         self.target = target
         self.schedule = schedule
-        self.numerics = partition.graph.numerics
+        numerics = partition.graph.numerics
+        # which operators share a kernel may follow from the number of rows: then each one rounds
+        self.numerics = replace(numerics, mode="strict") if numerics.batch_invariant else numerics
         self.b = Builder(region.name, schedule)
-        # whether a product is contracted follows from what else is in a kernel, and that from sizes
         self.b.kernel.row_order = self.numerics.batch_invariant
-        self.b.kernel.fast = self.numerics.is_fast and not self.numerics.batch_invariant
+        self.b.kernel.fast = self.numerics.is_fast
         self.memory = Memory(self.b, partition, region.outputs)
         self.extents: list[int] = []
         self.scopes = [Scope(self.b.kernel.body)]
