@@ -13,7 +13,9 @@ from onnx import numpy_helper, parser
 
 import fuser
 from fuser.cli.main import main
+from fuser.graph.dims import symbol
 from fuser.graph.numerics import Numerics, using
+from fuser.graph.sizes import Sizes
 from fuser.pipeline.compiler import compile_graph
 from fuser.target import TARGETS
 from fuser.tilegen.rules import rules_of
@@ -62,10 +64,10 @@ def runs(
     """(what, batch, plan): one plan of an open batch, and plans of some batches and threads."""
     _, sizes = batched(model)
     options |= {"device": device, "batch_invariant": True}
-    plan = fuser.compile(model, dynamic=True, dims=sizes, threads=3, **options)  # type: ignore
+    plan = fuser.compile(model, dynamic=True, dims=sizes, threads=3, **options)
     yield from (("the open plan", batch, plan) for batch in BATCHES)
     for batch, threads in ((1, 1), (2, 8), (17, 2)):
-        one = fuser.compile(model, dims={"batch": batch, **sizes}, threads=threads, **options)  # type: ignore
+        one = fuser.compile(model, dims={"batch": batch, **sizes}, threads=threads, **options)
         yield f"{threads} threads", batch, one
 
 
@@ -76,7 +78,7 @@ def check(model: onnx.ModelProto, device: str, **options: object) -> None:
     feeds = example_feeds(model, {"batch": MOST, **sizes}, seed=3)
     whole = fuser.compile(
         model, device=device, dims={"batch": MOST, **sizes}, batch_invariant=True, **options
-    ).run(feeds)  # type: ignore
+    ).run(feeds)
     for what, batch, plan in runs(model, device, **options):
         for first in {0, MOST - batch}:
             rows = slice(first, first + batch)
@@ -171,7 +173,7 @@ def test_rows_of_a_decoder_with_state(device: str) -> None:
     def follow(rows: slice, threads: int) -> list[Arrays]:
         plan = fuser.compile(
             proto, state="auto", device=device, threads=threads, batch_invariant=True
-        )  # type: ignore
+        )
         some = ids[rows]
         state = plan.state(batch=len(some), capacity=16)
         parts = [some[:, :5], *(some[:, at : at + 1] for at in range(5, 9))]
@@ -181,6 +183,51 @@ def test_rows_of_a_decoder_with_state(device: str) -> None:
     for rows, threads in ((slice(0, 1), 1), (slice(7, 8), 8), (slice(3, 5), 3)):
         for step, (one, all_) in enumerate(zip(follow(rows, threads), whole, strict=True)):
             assert_rows(one, all_, rows, f"step {step} of {rows}")
+
+
+def test_a_prompt_is_what_its_steps_are() -> None:
+    """Tokens are rows, too: what follows a prompt is the same after it at once and token by
+    token."""
+    proto = build("llama", cache=True, **TINY["llama"])
+    ids = np.random.default_rng(4).integers(1, 1000, (2, 20))
+    plan = fuser.compile(proto, state="auto", device="cpu", threads=2, batch_invariant=True)
+    last = []
+    for lengths in ((20,), (12, 8), (5, *[1] * 15)):
+        state, at = plan.state(batch=2, capacity=32), 0
+        for length in lengths:
+            found = state.run({"input_ids": ids[:, at : at + length]})
+            at += length
+        last.append(found["logits"][:, -1].tobytes())
+    assert last[1:] == last[:-1]
+
+
+def test_arrays_of_a_traced_function() -> None:
+    weights = np.random.default_rng(1).standard_normal((2048, 64)).astype(np.float32)
+
+    @fuser.jit(batch_invariant=True)
+    def rows(x: np.ndarray) -> tuple[np.ndarray, ...]:
+        y = x @ weights
+        shares = np.exp(y - y.max(axis=-1, keepdims=True))
+        return shares / shares.sum(axis=-1, keepdims=True), y.mean(axis=-1), np.var(y, axis=-1)
+
+    x = np.random.default_rng(2).standard_normal((MOST, 2048)).astype(np.float32)
+    whole = rows(x)
+    for batch in BATCHES:
+        for one, all_ in zip(rows(x[:batch].copy()), whole, strict=True):
+            assert one.tobytes() == all_[:batch].tobytes()
+
+
+def test_tensors_of_a_module() -> None:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    layers = (torch.nn.Linear(512, 300), torch.nn.GELU(), torch.nn.LayerNorm(300))
+    module = torch.nn.Sequential(*layers, torch.nn.Linear(300, 70)).eval()
+    x = torch.randn(17, 512, generator=torch.Generator().manual_seed(0))
+    compiled = fuser.compile(module, batch_invariant=True)
+    with torch.no_grad():
+        whole = compiled(x)
+        for batch in (1, 2, 3, 8):
+            assert torch.equal(compiled(x[:batch].clone()), whole[:batch])
 
 
 def test_without_it_few_rows_have_another_order() -> None:
@@ -244,6 +291,21 @@ def test_reductions_do_not_look_at_rows(total: int, target: fuser.target.Target)
     assert len(orders) == 1
     if target.is_cuda:  # what lies in a block decides which thread adds what
         assert len({item.block("rows") for item in found}) == 1
+
+
+def test_examples_of_open_sizes_decide_nothing() -> None:
+    """A variant that was made for other sizes adds up as the one that was made for these."""
+    rules = rules_of(H200, INVARIANT)
+    found = set()
+    for length in (9, 300, 5000):
+        with Sizes({"rows": 2 * length, "length": length}):
+            rows, total = symbol("rows"), symbol("length")
+            reduced = rules.reduce(H200, rows, total, 1, 2, 2)
+            seen = rules.attention(H200, rows, rows, total, 64, 64, 16)
+            on_cpu = rules_of(CPU, INVARIANT).attention(CPU, rows, rows, total, 64, 64, 32)
+        blocks = (reduced.block("total"), seen.block("n"), on_cpu.block("n"))
+        found.add((blocks, reduced.warps, seen.split_k, on_cpu.split_k))
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize("channels", [3, 32, 64, 256])

@@ -18,6 +18,7 @@ from fuser.target import DotUnit, Target
 from fuser.tilegen.row_order import SAME
 from fuser.tilegen.rules.common import (
     MOST_SYMBOLIC_DEPTH,
+    MOST_SYMBOLIC_KEYS,
     block_of,
     blocks_of,
     ceildiv,
@@ -37,6 +38,8 @@ from fuser.tilegen.schedule import Schedule
 
 UNIT_ROWS = 64
 """Rows of a tile of wgmma: fewer would be another unit, with sums of its own."""
+OPEN_ROW = 1024
+"""Elements of a tile of rows whose length is open."""
 
 
 def dot_schedule(
@@ -130,8 +133,11 @@ def reduce_schedule(
 ) -> Schedule:  # fmt: skip
     """Blocks of a reduction: see `ReduceRule`. A block has one row: of a single one there is no
     tile of several, and what threads add up follows from the shape of the tile."""
+    is_open = is_symbolic(total)
     _, total, columns = reduced_extents(1, total, columns)
     padded = power_of_two(total)
+    if is_open:  # variants of other examples add up as this one
+        padded = MOST_SYMBOLIC_KEYS if columns > 1 else OPEN_ROW
     if columns > 1:
         width = min(power_of_two(columns), 64)
         return blocks_of(rows=1, columns=width, total=min(padded, max(1, 8192 // width)))
