@@ -270,9 +270,9 @@ class Values(Access):
         return None
 
     def _by_one(self, args: list[Reg]) -> bool:
-        """Whether float32 vectors are divided by one computed scalar."""
+        """Whether float32 vectors are divided by one scalar."""
         x, divisor = args
-        return x.type.endswith("x float>") and divisor.type == "float" and divisor.ref[0] == "%"
+        return x.type.endswith("x float>") and divisor.type == "float"
 
     def _aligned(self, regs: list[Reg]) -> list[Reg]:
         """Splat the scalars among vectors."""
