@@ -118,3 +118,25 @@ def test_torch(name: str) -> None:
         warnings.simplefilter("error", RuntimeWarning)  # "leaves a graph to PyTorch"
         found = torch.compile(program, backend="fuser")(x)
         torch.testing.assert_close(found, program(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("target", [(5, -1), (3, -1, 7)], ids=str)
+@pytest.mark.parametrize("name", ["ReduceSum", "Softmax"])
+def test_open_sizes(target: tuple[int, ...], name: str) -> None:
+    """Where columns end is known when the plan runs."""
+    fold = "ReduceSum <keepdims = 0> (r, a)" if name == "ReduceSum" else "Softmax <axis = 0> (r)"
+    rank = len(target) - (name == "ReduceSum")
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[N, 5, K] x, float[N, K, 5] y) => '
+        f"(float[{', '.join('ABC'[:rank])}] z) {{ a = Constant <value = int64[1] {{0}}> () "
+        f"p = MatMul(x, y) s = Constant <value = int64[{len(target)}] {{{_text(target)}}}> () "
+        f"r = Reshape(p, s) z = {fold} }}"
+    )
+    plan = fuser.compile(model, device="cpu", dynamic=True)
+    rng = np.random.default_rng(0)
+    for rows, depth in ((21, 3), (63, 40), (105, 1), (42, 17)):
+        x, y = (rng.standard_normal(shape).astype(np.float32)
+                for shape in ((rows, 5, depth), (rows, depth, 5)))  # fmt: skip
+        w = (x.astype(np.float64) @ y).reshape(target)
+        want = w.sum(0) if name == "ReduceSum" else _softmax(w)
+        _close(plan.run({"x": x, "y": y})["z"], want, x, y)

@@ -26,7 +26,7 @@ class Case:
     """A kernel and a launch of it. make: arguments of a launch by name, from a source of random
     numbers. outputs: the arrays to compare. quantum: how far elements of the two routes may lie
     apart, because they round a function such as exp each in its own way and kernels then round to
-    a multiple of 1/1024 or 1/16; 0 where both compute the same bits. dtype: what tells the case
+    a multiple of 1/1024 or 1/16; 0 where both compute the same bits. variant: tells the case
     from others of its kernel."""
 
     kernel: Callable[..., None]
@@ -34,11 +34,11 @@ class Case:
     outputs: tuple[str, ...]
     grid: tuple[int, ...]
     quantum: float = 0.0
-    dtype: str = ""
+    variant: str = ""
 
     @property
     def name(self) -> str:
-        return f"{self.kernel.__name__} {self.dtype}".strip()
+        return f"{self.kernel.__name__} {self.variant}".strip()
 
 
 def _eighths(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> np.ndarray:
@@ -254,7 +254,7 @@ def means(x: Any, out: Any, C: fl.constexpr) -> None:
     row = fl.program_id(0)
     c = fl.arange(0, C)
     v = fl.load(x + row * C + c)
-    mean = fl.sum(v, 0) / C
+    mean = fl.floor(fl.sum(v, 0) * 8.0 / C) / 8.0
     centred = v - mean
     square = fl.sum(centred * centred, 0)
     scale = fl.rsqrt(square / C + 1.0)
@@ -373,10 +373,10 @@ def masks_that_are_carried(x: Any, out: Any, n: Any, B: fl.constexpr) -> None:
     fl.store(out + at, v + steps, at < n)
 
 
-def _vectors(n: int, *names: str) -> Callable[[np.random.Generator], Arrays]:
+def _vectors(n: int, *names: str, block: int = 64) -> Callable[[np.random.Generator], Arrays]:
     return lambda rng: {
         **{name: _eighths(rng, n) for name in names}, "out": np.zeros(n, np.float32),
-        "n": n, "B": 16,
+        "n": n, "B": block,
     }  # fmt: skip
 
 
@@ -387,12 +387,19 @@ def _table(x: tuple[int, int], out: tuple[int, ...], dtype: Any = np.float32, **
 
 
 CASES = [
-    Case(scaled_sum, _vectors(45, "x", "y"), ("out",), (3,)),
-    Case(row_sums, _table((11, 21), (11,), rows=11, columns=21, R=4, C=32), ("out",), (3,)),
-    Case(column_sums, _table((13, 37), (37,), rows=13, columns=37, R=4, C=16), ("out",), (3,)),
-    Case(softmax, _table((3, 21), (3, 21), columns=21, C=32), ("out",), (3,), 40 / 1024),
-    Case(rows_of_softmax, _table((32, 32), (32, 32), C=32, R=16), ("out",), (2,), 70 / 1024),
-    Case(online_softmax, _table((3, 37), (3, 2), columns=37, B=16), ("out",), (3,)),
+    Case(scaled_sum, _vectors(150, "x", "y"), ("out",), (3,)),
+    Case(scaled_sum, _vectors(45, "x", "y", block=16), ("out",), (3,), variant="short"),
+    Case(row_sums, _table((11, 41), (11,), rows=11, columns=41, R=4, C=64), ("out",), (3,)),
+    Case(row_sums, _table((11, 41), (11,), np.float16, rows=11, columns=41, R=4, C=64), ("out",),
+         (3,), variant="float16"),
+    Case(row_sums, _table((11, 21), (11,), np.float64, rows=11, columns=21, R=4, C=32), ("out",),
+         (3,), variant="float64"),
+    Case(column_sums, _table((13, 100), (100,), rows=13, columns=100, R=4, C=64), ("out",), (2,)),
+    Case(softmax, _table((3, 41), (3, 41), columns=41, C=64), ("out",), (3,), 70 / 1024),
+    Case(rows_of_softmax, _table((32, 64), (32, 64), C=64, R=16), ("out",), (2,), 90 / 1024),
+    Case(rows_of_softmax, _table((32, 32), (32, 32), np.float64, C=32, R=16), ("out",), (2,),
+         90 / 1024, "float64"),
+    Case(online_softmax, _table((3, 150), (3, 2), columns=150, B=64), ("out",), (3,)),
     Case(
         matmul,
         lambda rng: {"a": _eighths(rng, 16, 32), "b": _eighths(rng, 32, 16),
@@ -400,88 +407,88 @@ CASES = [
         ("out",), (2,),
     ),
     Case(
+        matmul,
+        lambda rng: {"a": _eighths(rng, 64, 64), "b": _eighths(rng, 64, 64),
+                     "out": np.zeros((64, 64), np.float32), "M": 32, "N": 64, "K": 64, "BK": 32},
+        ("out",), (2,), variant="large",
+    ),
+    Case(
         matmul_of_keys,
-        lambda rng: {"q": _eighths(rng, 32, 16), "k": _eighths(rng, 32, 16),
-                     "out": np.zeros((32, 16), np.float32), "M": 16, "D": 16},
+        lambda rng: {"q": _eighths(rng, 64, 32), "k": _eighths(rng, 64, 32),
+                     "out": np.zeros((64, 32), np.float32), "M": 32, "D": 32},
         ("out",), (2,),
     ),
-    Case(running_sums, _vectors(45, "x"), ("out",), (3,)),
-    Case(running_products, _table((8, 16), (8, 16), R=4, C=16), ("out",), (2,)),
+    Case(
+        attention,
+        lambda rng: {"q": _eighths(rng, 64, 16), "k": _eighths(rng, 64, 16),
+                     "v": _eighths(rng, 64, 16), "out": np.zeros((64, 16), np.float32),
+                     "N": 64, "D": 16, "M": 32, "BN": 32},
+        ("out",), (2,), 64 * (3 + 1) / 16,
+    ),
+    Case(running_sums, _vectors(150, "x"), ("out",), (3,)),
+    Case(running_products, _table((8, 64), (8, 64), R=4, C=64), ("out",), (2,)),
     Case(
         collatz,
-        lambda rng: {"x": rng.integers(1, 30, 29).astype(np.int32), "out": np.zeros(29, np.int32),
-                     "n": 29, "B": 16},
+        lambda rng: {"x": rng.integers(1, 30, 100).astype(np.int32),
+                     "out": np.zeros(100, np.int32), "n": 100, "B": 64},
         ("out",), (2,),
     ),
-    Case(newton, lambda rng: {"x": _eighths(rng, 32), "out": np.zeros(32, np.float32), "B": 16},
+    Case(newton, lambda rng: {"x": _eighths(rng, 128), "out": np.zeros(128, np.float32), "B": 64},
          ("out",), (2,)),
     Case(
         histogram,
-        lambda rng: {"x": rng.integers(0, 90, 45).astype(np.int32), "bins": np.zeros(32, np.int32),
-                     "n": 45, "B": 16},
-        ("bins",), (3,),
+        lambda rng: {"x": rng.integers(0, 90, 100).astype(np.int32),
+                     "bins": np.zeros(32, np.int32), "n": 100, "B": 64},
+        ("bins",), (2,),
     ),
     Case(
         gathered,
-        lambda rng: {"x": _eighths(rng, 45), "table": rng.permutation(45).astype(np.int32),
-                     "out": np.zeros(45, np.float32), "n": 45, "B": 16},
+        lambda rng: {"x": _eighths(rng, 150), "table": rng.permutation(150).astype(np.int32),
+                     "out": np.zeros(150, np.float32), "n": 150, "B": 64},
         ("out",), (3,),
     ),
     Case(
         flags,
-        lambda rng: {"x": _whole(rng, 45), "y": _whole(rng, 45), "out": np.zeros(45, np.int32),
-                     "n": 45, "B": 16},
+        lambda rng: {"x": _whole(rng, 150), "y": _whole(rng, 150), "out": np.zeros(150, np.int32),
+                     "n": 150, "B": 64},
         ("out",), (3,),
     ),
-    Case(stencil, _vectors(45, "x"), ("out",), (3,)),
-    Case(in_place, lambda rng: {"x": _eighths(rng, 45), "n": 45, "B": 16}, ("x",), (3,)),
+    Case(stencil, _vectors(150, "x"), ("out",), (3,)),
+    Case(in_place, lambda rng: {"x": _eighths(rng, 150), "n": 150, "B": 64}, ("x",), (3,)),
     Case(
         halves,
-        lambda rng: {"x": _eighths(rng, 45, dtype=np.float16), "out": np.zeros(45, np.float16),
-                     "n": 45, "B": 16},
+        lambda rng: {"x": _eighths(rng, 150, dtype=np.float16), "out": np.zeros(150, np.float16),
+                     "n": 150, "B": 64},
         ("out",), (3,),
     ),
-    Case(means, _table((3, 16), (3, 16), C=16), ("out",), (3,), 8 / 1024),
+    Case(means, _table((3, 64), (3, 64), C=64), ("out",), (3,), 8 / 1024),
     Case(
         best,
-        lambda rng: {"x": _eighths(rng, 8, 16), "out": np.zeros(8, np.float32),
-                     "places": np.zeros(8, np.int32), "R": 4, "C": 16},
+        lambda rng: {"x": _eighths(rng, 8, 64), "out": np.zeros(8, np.float32),
+                     "places": np.zeros(8, np.int32), "R": 4, "C": 64},
         ("out", "places"), (2,),
     ),
-    Case(blocks_of_two_axes, _table((19, 27), (27, 19), rows=19, columns=27, B=16), ("out",),
+    Case(blocks_of_two_axes, _table((37, 51), (51, 37), rows=37, columns=51, B=32), ("out",),
          (2, 2)),
-    Case(conditions, _vectors(45, "x"), ("out",), (3,)),
-    Case(
-        attention,
-        lambda rng: {"q": _eighths(rng, 32, 16), "k": _eighths(rng, 32, 16),
-                     "v": _eighths(rng, 32, 16), "out": np.zeros((32, 16), np.float32),
-                     "N": 32, "D": 16, "M": 16, "BN": 16},
-        ("out",), (2,), 32 * 3 * 33 / 16,
-    ),
+    Case(blocks_of_two_axes, _table((19, 27), (27, 19), np.float16, rows=19, columns=27, B=16),
+         ("out",), (2, 2), variant="float16"),
+    Case(conditions, _vectors(150, "x"), ("out",), (3,)),
     Case(sorted_rows, _table((8, 16), (8, 16), R=4, C=16), ("out",), (2,)),
+    Case(sorted_rows, _table((8, 32), (8, 32), np.int32, R=4, C=32), ("out",), (2,),
+         variant="int32"),
     Case(
         tickets,
-        lambda rng: {"x": _whole(rng, 45), "count": _whole(rng, 45), "out": np.zeros(45, np.int32),
-                     "n": 45, "B": 16},
-        ("out", "count"), (3,),
+        lambda rng: {"x": _whole(rng, 100), "count": _whole(rng, 100),
+                     "out": np.zeros(100, np.int32), "n": 100, "B": 64},
+        ("out", "count"), (2,),
     ),
     Case(
         two_results,
-        lambda rng: {"x": _eighths(rng, 5, 16), "y": _eighths(rng, 5, 16), "rows": 5, "C": 16,
-                     "out": np.zeros((5, 16), np.float32),
-                     "other": np.zeros((5, 16), np.float32)},
+        lambda rng: {"x": _eighths(rng, 5, 64), "y": _eighths(rng, 5, 64), "rows": 5, "C": 64,
+                     "out": np.zeros((5, 64), np.float32),
+                     "other": np.zeros((5, 64), np.float32)},
         ("out", "other"), (2,),
     ),
-    Case(masks_that_are_carried, _vectors(45, "x"), ("out",), (3,)),
-    Case(row_sums, _table((11, 21), (11,), np.float16, rows=11, columns=21, R=4, C=32), ("out",),
-         (3,), dtype="float16"),
-    Case(row_sums, _table((11, 21), (11,), np.float64, rows=11, columns=21, R=4, C=32), ("out",),
-         (3,), dtype="float64"),
-    Case(rows_of_softmax, _table((32, 32), (32, 32), np.float64, C=32, R=16), ("out",), (2,),
-         70 / 1024, "float64"),
-    Case(blocks_of_two_axes, _table((19, 27), (27, 19), np.float16, rows=19, columns=27, B=16),
-         ("out",), (2, 2), dtype="float16"),
-    Case(sorted_rows, _table((8, 16), (8, 16), np.int32, R=4, C=16), ("out",), (2,),
-         dtype="int32"),
+    Case(masks_that_are_carried, _vectors(150, "x"), ("out",), (3,)),
 ]  # fmt: skip
 BY_NAME = {case.name: case for case in CASES}

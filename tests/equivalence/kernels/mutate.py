@@ -30,13 +30,14 @@ Body = list[ast.stmt]
 @dataclass(frozen=True)
 class Place:
     """The statement number `at` of `body`, and what names hold after it. target: the name that it
-    gives a value, or empty. reached: in how many loops it is."""
+    gives a value, or empty. loops: in how many it is. in_loop: its body is that of a loop."""
 
     body: Body
     at: int
     names: Names
     target: str
     loops: int
+    in_loop: bool = False
 
     @property
     def statement(self) -> ast.stmt:
@@ -68,13 +69,13 @@ class Subject:
         return f"{hint}_{self.made}"
 
     def places(self) -> list[Place]:
-        return list(self._places(self.tree.body, dict(self.names), 0))
+        return list(self._places(self.tree.body, dict(self.names), 0, False))
 
     def assigned(self, *kinds: Kind) -> list[Place]:
         """Assignments of values of these kinds."""
         return [p for p in self.places() if p.target and p.info.kind in kinds]
 
-    def _places(self, body: Body, names: Names, loops: int) -> Iterator[Place]:
+    def _places(self, body: Body, names: Names, loops: int, in_loop: bool) -> Iterator[Place]:
         for at, statement in enumerate(body):
             target = ""
             match statement:
@@ -85,14 +86,14 @@ class Subject:
                     joined = ast.BinOp(ast.Name(name), op, value)
                     target = self._learn(names, name, kind_of(joined, names, self.dtypes))
                 case ast.For(target=ast.Name(id=name), body=inner):
-                    yield from self._places(inner, names | {name: Info("int")}, loops + 1)
+                    yield from self._places(inner, names | {name: Info("int")}, loops + 1, True)
                 case ast.While(body=inner):
-                    yield from self._places(inner, dict(names), loops + 1)
+                    yield from self._places(inner, dict(names), loops + 1, True)
                 case ast.If(body=inner, orelse=other):
-                    yield from self._places(inner, dict(names), loops)
-                    yield from self._places(other, dict(names), loops)
+                    yield from self._places(inner, dict(names), loops, False)
+                    yield from self._places(other, dict(names), loops, False)
             known = target if target and names[target].is_data else ""
-            yield Place(body, at, dict(names), known, loops)
+            yield Place(body, at, dict(names), known, loops, in_loop)
 
     @staticmethod
     def _learn(names: Names, name: str, found: Info | None) -> str:
@@ -180,7 +181,8 @@ def _same(s: Subject, v: str, info: Info) -> str:
         return s.random.choice([f"{v} & {v}", f"{v} | {v}"])
     if info.kind == "int":
         return s.random.choice([f"{v} + zero", f"{v} * one", f"{v} - zero"])
-    return s.random.choice([f"{v} * one_f", f"{v} / one_f", f"fl.maximum({v}, {v})"])
+    computed = [f"({v} {op} one_f).to({v}.dtype)" for op in "*/"]
+    return s.random.choice([*computed, f"fl.maximum({v}, {v})"])
 
 
 def branch_around(s: Subject) -> bool:
@@ -262,13 +264,18 @@ def _ranges(s: Subject) -> list[tuple[Place, ast.For, list[str]]]:
     return found
 
 
+def _leaves(loop: ast.For) -> bool:
+    """Whether an iteration may end early."""
+    return any(isinstance(node, ast.Break | ast.Continue) for node in ast.walk(loop))
+
+
 def _names_of(loop: ast.For) -> str:
     return ast.unparse(loop.target)
 
 
 def loop_peeled(s: Subject) -> bool:
     """The first iteration before the loop: all loops of the corpus have one."""
-    found = _ranges(s)
+    found = [item for item in _ranges(s) if not _leaves(item[1])]
     if not found:
         return False
     place, loop, (first, stop, step) = s.random.choice(found)
@@ -294,7 +301,7 @@ def _renamed(node: ast.stmt, old: str, new: str) -> ast.stmt:
 
 def loop_split(s: Subject) -> bool:
     """for i in range(a, b, s)   ->   two loops, one after the other"""
-    found = _ranges(s)
+    found = [item for item in _ranges(s) if not _leaves(item[1])]
     if not found:
         return False
     place, loop, (first, stop, step) = s.random.choice(found)
@@ -380,7 +387,7 @@ def masks_doubled(s: Subject) -> bool:
     always = "(one == 1)"
     if isinstance(pointer, ast.BinOp) and s.random.random() < 0.7:
         where = ast.unparse(pointer.right)
-        always = s.random.choice([f"(({where}) == ({where}))", f"(({where}) > -1 - one)",
+        always = s.random.choice([f"(({where}) == ({where}))", f"(({where}) > -1000 - one)",
                                   f"(({where}) * zero < 1)"])  # fmt: skip
     made = copy.deepcopy(call)
     if position < 0:
@@ -555,6 +562,72 @@ def inlined_branch_of_loop(s: Subject) -> bool:
     return True
 
 
+def left_early(s: Subject) -> bool:
+    """s            ->   s;  if never: return, break or continue"""
+    places = [p for p in s.places() if p.body is s.tree.body or p.in_loop]
+    place = _pick(s, [p for p in places if not isinstance(p.statement, ast.Return)])
+    if place is None:
+        return False
+    leave = s.random.choice(["break", "continue"]) if place.in_loop else "return"
+    place.after(statements(f"if {_never(s, place.names, place.target)}:\n    {leave}"))
+    return True
+
+
+def effect_wrapped(s: Subject) -> bool:
+    """store(...)   ->   a loop that runs once, or a branch that is taken, around it"""
+    place = _pick(s, [p for p in s.places() if isinstance(p.statement, ast.Expr)])
+    if place is None:
+        return False
+    never, turn = _never(s, place.names), s.fresh("turn")
+    head, tail = s.random.choice([
+        (f"if not ({never}):", ""),
+        (f"if {never}:\n    pass\nelse:", ""),
+        (f"for {turn} in range(zero, one):", ""),
+        (f"for {turn} in range(0, 1):", ""),
+        (f"{turn} = zero\nwhile {turn} < one:", f"\n    {turn} += 1"),
+    ])  # fmt: skip
+    place.instead(statements(f"{head}\n    {ast.unparse(place.statement)}{tail}"))
+    return True
+
+
+def _parts(s: Subject, pointer: ast.expr, mask: ast.expr | None) -> tuple[str, str] | None:
+    """Two masks, of which one holds at each element where the mask does."""
+    if not isinstance(pointer, ast.BinOp):
+        return None
+    where = ast.unparse(pointer.right)
+    odd = s.random.choice([f"(({where}) & 1) == zero", f"({where}) % 3 == 1", f"({where}) < 9"])
+    before = f"({ast.unparse(mask)}) & " if mask is not None else ""
+    return f"{before}({odd})", f"{before}(({odd}) == (zero > one))"
+
+
+def access_split(s: Subject) -> bool:
+    """store(p, v, mask)  ->  store(p, v, mask & c);  store(p, v, mask & ~c), and loads alike"""
+    found: list[tuple[Place | None, ast.Call]] = []
+    for place in s.places():
+        call = place.statement.value if isinstance(place.statement, ast.Expr) else None
+        if isinstance(call, ast.Call) and call_name(call) in ("store", "atomic_add", "atomic_max"):
+            found.append((place, call))
+    found += [(None, call) for call in _accesses(s) if call_name(call) == "load"]
+    if not found:
+        return False
+    holder, call = s.random.choice(found)
+    position = 1 if holder is None else 2
+    mask = call.args[position] if len(call.args) > position else None
+    masks = _parts(s, call.args[0], mask)
+    if masks is None or (holder is None and mask is None):
+        return False
+    calls = []
+    for text in masks:
+        made = copy.deepcopy(call)
+        made.args[position:] = [expression(text)]
+        calls.append(ast.unparse(made))
+    if holder is not None:
+        holder.instead(statements("\n".join(calls)))
+    else:
+        _replace(s, call, expression(f"fl.where({masks[0]}, {calls[0]}, {calls[1]})"))
+    return True
+
+
 def self_names(place: Place) -> Iterator[str]:
     """Names that statements before a place of the same body give a value."""
     for statement in place.body[: place.at]:
@@ -569,6 +642,7 @@ MUTATIONS: dict[str, Mutation] = {
         branch_never_taken, branch_around, operands_swapped, loop_peeled, loop_split, loop_once,
         while_once, pointers_regrouped, masks_doubled, constants_opaque, through_memory, dead_store,
         where_redundant, recomputed, shaped_there_and_back, inlined_branch_of_loop,
+        left_early, effect_wrapped, access_split,
     )
 }  # fmt: skip
 

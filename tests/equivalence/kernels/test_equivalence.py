@@ -50,7 +50,7 @@ def test_both_routes_agree_on_the_kernels(name: str) -> None:
         for a, b in zip(cpu, interpreter, strict=True):
             assert same_bits(a, b) or case.quantum
             np.testing.assert_allclose(a, b, rtol=0, atol=case.quantum)
-            assert len(np.unique(a)) > 2  # a kernel that computes one number shows nothing
+            assert len(np.unique(a)) > 1  # a kernel that computes one number shows nothing
 
 
 def test_every_change_is_drawn() -> None:
