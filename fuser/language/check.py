@@ -71,8 +71,9 @@ def run_checked(
                   if b.role == "output"}  # fmt: skip
         for leaf, record in found.records.items():
             record.require(
-                function.fn.__name__, writes=leaf in writes, device=device, ordinal=ordinal
-            )
+                found.names.get(leaf, function.fn.__name__), writes=leaf in writes, device=device,
+                ordinal=ordinal, kernel=function.fn.__name__,
+            )  # fmt: skip
         with _memory(found, writes) as memory:
             _interpret(program, found, memory, how, report.keys())
         if program.reports is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import builtins as python
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -29,6 +29,7 @@ from fuser.language.tensors import (
     Pointer,
     Tensor,
     Undefined,
+    plain,
     unwrap,
 )
 from fuser.language.types import is_type
@@ -66,7 +67,7 @@ class Expressions:
             if rule is None:
                 self.e.fail(f"a kernel has no {_spoken(node)}", _instead(node))
             try:
-                return rule(node)
+                return plain(rule(node))
             except (LanguageError, RecursionError):
                 raise
             except FuserError as error:
@@ -106,9 +107,10 @@ class Expressions:
 
     def outer(self, name: str, found: Any) -> Any:
         """A name from outside of the kernel."""
+        found = plain(found)
         if isinstance(found, Constexpr):
-            plain = isinstance(found.value, FunctionType)
-            return ConstantFunction(found.value) if plain else found.value
+            function = isinstance(found.value, FunctionType)
+            return ConstantFunction(found.value) if function else found.value
         if isinstance(found, Builtin | ModuleType) or is_type(found) or callable(found):
             return found
         if found is None or isinstance(found, bool | int | float | str | tuple):
@@ -214,10 +216,20 @@ class Expressions:
         return unary(self.e, UNARY[type(node.op)], unwrap(self.value(node.operand)))
 
     def _compare(self, node: ast.Compare) -> Any:
-        if len(node.ops) != 1:
-            self.e.fail("a chained comparison", "write (a < b) & (b < c)")
-        op, left = node.ops[0], unwrap(self.value(node.left))
-        right = unwrap(self.value(node.comparators[0]))
+        """One comparison, or a chain of them: `a < b < c` is `a < b and b < c` with b computed
+        once."""
+        found = self._compared(node)
+        return next(found) if len(node.ops) == 1 else self._joined(True, found)
+
+    def _compared(self, node: ast.Compare) -> Iterator[Any]:
+        """The comparisons of a chain from the left; an operand is computed when it is asked for."""
+        left = unwrap(self.value(node.left))
+        for op, other in zip(node.ops, node.comparators, strict=True):
+            right = unwrap(self.value(other))
+            yield self._comparison(op, left, right)
+            left = right
+
+    def _comparison(self, op: ast.cmpop, left: Any, right: Any) -> Any:
         if isinstance(op, ast.Is | ast.IsNot):
             same = left is right
             return same if isinstance(op, ast.Is) else not same
@@ -228,11 +240,13 @@ class Expressions:
         return binary(self.e, COMPARISONS[type(op)], left, right)
 
     def _boolop(self, node: ast.BoolOp) -> Any:
+        return self._joined(isinstance(node.op, ast.And), map(self.value, node.values))
+
+    def _joined(self, conjunction: bool, items: Iterator[Any]) -> Any:
         """and, or: known operands short-circuit, tensors are all computed."""
-        conjunction = isinstance(node.op, ast.And)
         total: Any = conjunction
-        for item in node.values:
-            found = unwrap(self.value(item))
+        for item in items:
+            found = unwrap(item)
             if not isinstance(found, Tensor):
                 if isinstance(found, RUNTIME):
                     self.e.fail(f"and / or of {describe(found)}")

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fuser.language.types import BlockType, ElementType, PointerType
 
 if TYPE_CHECKING:  # what decorators need of this module loads without the compiler
@@ -171,7 +173,7 @@ class Constexpr:
     value: Any
 
     def __init__(self, value: Any = None) -> None:
-        self.value = value.value if isinstance(value, Constexpr) else value
+        self.value = unwrap(value)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Call a function that is a constant: kernels do so while they are compiled."""
@@ -193,9 +195,14 @@ class ConstantFunction:
         return self.function(*args, **named)
 
 
+def plain(value: Any) -> Any:
+    """A NumPy scalar as the Python number that it is; anything else as it is."""
+    return value.item() if isinstance(value, np.bool_ | np.integer | np.floating) else value
+
+
 def unwrap(value: Any) -> Any:
-    """What a Constexpr holds; anything else as it is."""
-    return value.value if isinstance(value, Constexpr) else value
+    """What a Constexpr holds, and of a NumPy scalar the number; anything else as it is."""
+    return plain(value.value if isinstance(value, Constexpr) else value)
 
 
 def is_constexpr(annotation: Any) -> bool:
