@@ -28,6 +28,7 @@ from fuser.language import (
     sorting,
 )
 from fuser.language.addresses import from_address
+from fuser.language.aggregates import replaced
 from fuser.language.arithmetic import as_tensor, cast, is_number
 from fuser.language.emitter import Emitter
 from fuser.language.registry import METHODS, TABLE, builtin, element_type, static_int, static_shape
@@ -265,6 +266,17 @@ def _atomic_poll(
             "the looks in a loop",
         )
     return atomics.poll(e, pointer, unwrap(expected_value), system, once=True)
+
+
+def aggregate_replace(instance: Any, **changes: Any) -> Any:
+    """An object of a class under @aggregate with other values in some of its fields."""
+    return replaced(instance, changes)
+
+
+@builtin("aggregate_replace", host=aggregate_replace)
+def _aggregate_replace(e: Emitter, instance: Any, **changes: Any) -> Any:
+    """An object of a class under @aggregate with other values in some of its fields."""
+    return replaced(instance, changes)
 
 
 # hints and debugging ------------------------------------------------------------------------------

@@ -14,8 +14,9 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from fuser.errors import FuserError, LanguageError
-from fuser.language import arrays, choices, shapes
-from fuser.language.applying import MUTABLE, RUNTIME, apply, member_of
+from fuser.language import aggregates, arrays, choices, pointwise, shapes
+from fuser.language.aggregates import Aggregate
+from fuser.language.applying import MUTABLE, RUNTIME, Method, apply, member_of
 from fuser.language.arithmetic import binary, describe, to_bool, unary
 from fuser.language.arithmetic import logical as both
 from fuser.language.emitter import Emitter
@@ -210,10 +211,32 @@ class Expressions:
         sign = BINARY.get(type(op))
         if sign is None:
             self.e.fail("a kernel has no @", "use dot for matrix products")
-        return binary(self.e, sign, unwrap(a), unwrap(b))
+        return self._binary(sign, unwrap(a), unwrap(b))
+
+    def _binary(self, sign: str, a: Any, b: Any) -> Any:
+        """An operator, by the methods of an object where an operand is one."""
+        if not isinstance(a, Aggregate) and not isinstance(b, Aggregate):
+            return binary(self.e, sign, a, b)
+        compared = aggregates.COMPARED.get(sign)
+        word = compared or aggregates.BINARY[sign]
+        other = aggregates.COMPARED[aggregates.MIRRORED[sign]] if compared else f"r{word}"
+        found = aggregates.operated(word, a, b, other)
+        if found is None:
+            self.e.fail(
+                f"{describe(a)} {sign} {describe(b)}", f"give its class a method __{word}__"
+            )
+        method, owner, operand = found
+        return apply(self.e, Method(method, owner), [operand], {})
 
     def _unaryop(self, node: ast.UnaryOp) -> Any:
-        return unary(self.e, UNARY[type(node.op)], unwrap(self.value(node.operand)))
+        sign, value = UNARY[type(node.op)], unwrap(self.value(node.operand))
+        if isinstance(value, Aggregate):
+            word = aggregates.UNARY[sign]
+            found = aggregates.method_of(value, f"__{word}__")
+            if found is None:
+                self.e.fail(f"{sign} of {describe(value)}", f"give its class a method __{word}__")
+            return apply(self.e, Method(found[0], value), [], {})
+        return unary(self.e, sign, value)
 
     def _compare(self, node: ast.Compare) -> Any:
         """One comparison, or a chain of them: `a < b < c` is `a < b and b < c` with b computed
@@ -237,7 +260,7 @@ class Expressions:
             if isinstance(left, RUNTIME) or not isinstance(right, tuple | list | dict | str):
                 self.e.fail("`in` of run-time values", "compare with each of them")
             return (left in right) == isinstance(op, ast.In)
-        return binary(self.e, COMPARISONS[type(op)], left, right)
+        return self._binary(COMPARISONS[type(op)], left, right)
 
     def _boolop(self, node: ast.BoolOp) -> Any:
         return self._joined(isinstance(node.op, ast.And), map(self.value, node.values))
@@ -273,6 +296,8 @@ class Expressions:
             if condition.shape:
                 self.e.fail("`a if c else b` with a tile as c", "use where(c, a, b)")
             sides = self.value(node.body), self.value(node.orelse)
+            if isinstance(sides[0], Aggregate):
+                return pointwise.chosen(self.e, condition, *sides)
             found = choices.selected(self.e, condition, *sides)
             return where(self.e, condition, *sides) if found is None else found
         chosen = condition.literal if isinstance(condition, Tensor) else condition
@@ -300,6 +325,10 @@ class Expressions:
             return member_of(self.e, owner, name)
         if isinstance(owner, tuple) and name in getattr(owner, "_fields", ()):
             return getattr(owner, name)
+        if isinstance(owner, Aggregate):
+            method = aggregates.method_of(owner, name)
+            if method is not None:
+                return Method(method[0], owner) if method[1] else method[0]
         try:
             found = getattr(owner, name)
         except AttributeError:
@@ -325,6 +354,11 @@ class Expressions:
                 return owner[at]
             except (LookupError, TypeError) as error:
                 self.e.fail(f"[{at!r}]: {error}")
+        if isinstance(owner, Aggregate):
+            found = aggregates.method_of(owner, "__getitem__")
+            if found is None:
+                self.e.fail(f"{describe(owner)} has no [...]", "give its class a __getitem__")
+            return apply(self.e, Method(found[0], owner), [self.value(node.slice)], {})
         try:
             return owner[self._slice_of(node.slice)]
         except (TypeError, LookupError):

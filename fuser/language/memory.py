@@ -18,12 +18,12 @@ from fuser.language.arithmetic import (
 from fuser.language.emitter import Emitter
 from fuser.language.formats import code_of
 from fuser.language.places import Place, place_of
-from fuser.language.tensors import Choice, Pointer, Tensor
+from fuser.language.tensors import Choice, Pointer, RuntimeValue, Tensor
 from fuser.language.types import BlockType, ElementType, int1, int32
 
 
 @dataclass(eq=False)
-class BlockPointer:
+class BlockPointer(RuntimeValue):
     """A block of a strided array: `offsets` of its corner, all in elements.
 
     checked: whether every access is checked in every dim (a tensor descriptor).

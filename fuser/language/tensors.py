@@ -11,6 +11,7 @@ What is known while compiling (constexpr) is a plain Python object: an int, a dt
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -33,8 +34,12 @@ class Bound:
     limit: Index
 
 
+class RuntimeValue:
+    """What a kernel knows at run time only: tensors, pointers and block pointers."""
+
+
 @dataclass(eq=False)
-class Tensor:
+class Tensor(RuntimeValue):
     """A number (shape ()) or a tile of numbers.
 
     Of `literal`, `index`, `bounds` (with `rest`) and `made`, at least one says what it is. literal:
@@ -61,7 +66,7 @@ class Tensor:
 
 
 @dataclass(eq=False)
-class Pointer:
+class Pointer(RuntimeValue):
     """A pointer, or a tile of them: places `offset` elements behind the start of a buffer.
 
     element: what is read there. layout: of an array argument, its shape and strides
@@ -91,7 +96,7 @@ class Pointer:
 
 
 @dataclass(eq=False)
-class Choice:
+class Choice(RuntimeValue):
     """A pointer that branches set to one argument or another: of `pointers`, which are of one type
     and shape, the one with the number `which`."""
 
@@ -153,7 +158,10 @@ class Builtin:
     doc: str = ""
     host: Any = None
 
-    def __call__(self, *args: object, **named: object) -> Any:
+    def __call__(self, *args: object, **named: Any) -> Any:
+        e = named.pop("_semantic", None)
+        if e is not None:  # called by Python that runs while a kernel is compiled
+            return self.call(e, *map(unwrap, args), **{n: unwrap(a) for n, a in named.items()})
         if self.host is not None:
             return self.host(*args, **named)
         from fuser.errors import LanguageError
@@ -181,6 +189,41 @@ class Constexpr:
 
     def __repr__(self) -> str:
         return f"constexpr[{self.value}]"
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __index__(self) -> int:
+        return operator.index(self.value)
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __getitem__(self, at: Any) -> Constexpr:
+        return Constexpr(self.value[unwrap(at)])
+
+
+def _operators() -> None:
+    """Operators of constexprs give constexprs: in Python that runs while a kernel is compiled, and
+    outside of kernels."""
+
+    def forward(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self, *others: Constexpr(function(self.value, *map(unwrap, others)))
+
+    def backward(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self, other: Constexpr(function(unwrap(other), self.value))
+
+    both = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift",
+            "and_", "or_", "xor")  # fmt: skip
+    for name in both:
+        word = name.rstrip("_")
+        setattr(Constexpr, f"__{word}__", forward(getattr(operator, name)))
+        setattr(Constexpr, f"__r{word}__", backward(getattr(operator, name)))
+    for name in ("neg", "pos", "invert", "abs", "eq", "ne", "lt", "le", "gt", "ge"):
+        setattr(Constexpr, f"__{name}__", forward(getattr(operator, name)))
+
+
+_operators()
 
 
 class ConstantFunction:
