@@ -14,7 +14,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from fuser.errors import FuserError, LanguageError
-from fuser.language import aggregates, arrays, choices, pointwise, shapes
+from fuser.language import aggregates, arrays, choices, foreign, pointwise, shapes
 from fuser.language.aggregates import Aggregate
 from fuser.language.applying import MUTABLE, RUNTIME, Method, apply, member_of
 from fuser.language.arithmetic import binary, describe, to_bool, unary
@@ -99,6 +99,10 @@ class Expressions:
         if name in self.scope:
             if self.owner is not None:
                 self.e.outside.note(self.owner, name, self.scope[name])
+                if self.scope[name] is None:
+                    ours = foreign.of_pytorch(self.owner, name)
+                    if ours is not None:
+                        return ours
             return self.outer(name, self.scope[name])
         if hasattr(python, name):
             return getattr(python, name)
@@ -108,7 +112,7 @@ class Expressions:
 
     def outer(self, name: str, found: Any) -> Any:
         """A name from outside of the kernel."""
-        found = plain(found)
+        found = plain(foreign.taken(found))
         if isinstance(found, Constexpr):
             function = isinstance(found.value, FunctionType)
             return ConstantFunction(found.value) if function else found.value

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fuser.language.types import BlockType, ElementType, PointerType
+from fuser.language.types import BY_NAME, BlockType, ElementType, PointerType
 
 if TYPE_CHECKING:  # what decorators need of this module loads without the compiler
     from fuser.tilegen.index import Index
@@ -239,7 +239,13 @@ class ConstantFunction:
 
 
 def plain(value: Any) -> Any:
-    """A NumPy scalar as the Python number that it is; anything else as it is."""
+    """A NumPy scalar as the Python number that it is, a type or constexpr of an installed Triton as
+    ours; anything else as it is."""
+    kind = type(value)
+    if kind.__module__ == "triton.language.core":
+        if kind.__name__ == "constexpr":
+            return unwrap(value.value)
+        return BY_NAME.get(str(value), value) if kind.__name__ == "dtype" else value
     return value.item() if isinstance(value, np.bool_ | np.integer | np.floating) else value
 
 
@@ -250,6 +256,8 @@ def unwrap(value: Any) -> Any:
 
 def is_constexpr(annotation: Any) -> bool:
     """Whether an annotation says that a value is known while compiling."""
+    if isinstance(annotation, type) and annotation.__module__ == "triton.language.core":
+        annotation = annotation.__name__  # of an installed Triton
     return annotation is Constexpr or (
         isinstance(annotation, str) and annotation.rsplit(".", 1)[-1] == "constexpr"
     )
