@@ -22,6 +22,9 @@ from fuser.errors import CompileTimeoutError, LimitError, OutOfMemoryError
 LARGEST = 1 << 48
 """Elements that no tensor has, not even one that is never stored: going through them takes days."""
 
+MAX_AXES = 64
+"""Axes of a tensor: as many as an array of NumPy has."""
+
 
 @dataclass(frozen=True)
 class Limits:

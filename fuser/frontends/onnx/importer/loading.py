@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,6 +15,7 @@ from fuser.errors import InvalidModelError, UsageError
 from fuser.frontends.onnx.importer.checks import check_structure, check_text_depth, tensors
 from fuser.frontends.onnx.importer.external import find_external, load_external
 from fuser.frontends.onnx.importer.mapped import MappedModel
+from fuser.frontends.onnx.importer.text import check_text
 
 ModelSource: TypeAlias = "str | Path | bytes | ModelProto"
 HOMELESS = frozenset(("SimplifiedLayerNormalization",))
@@ -119,6 +119,7 @@ def _parse(data: bytes, where: str) -> ModelProto:
 def _require_graph(model: ModelProto, where: str) -> None:
     if not model.HasField("graph") or not model.ir_version:
         raise InvalidModelError("this is not an ONNX model: it has no graph", where=where)
+    check_text(model, where)
 
 
 def without_weights(model: ModelProto) -> ModelProto:
@@ -143,12 +144,7 @@ def without_weights(model: ModelProto) -> ModelProto:
 
 def _check(model: ModelProto, where: str) -> None:
     """Check all but the weights, whose data import reads anyway: gigabytes would take seconds."""
-    try:
-        light = without_weights(model)
-    except (UnicodeDecodeError, TypeError):  # names of weights, which protobuf hands out as bytes
-        raise InvalidModelError("a name in the model is not UTF-8", where=where) from None
-    if not all(isinstance(name, str) for name in _names(light.graph)):
-        raise InvalidModelError("a name in the model is not UTF-8", where=where)
+    light = without_weights(model)
     for info in light.graph.output:
         if not info.HasField("type"):
             info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
@@ -197,18 +193,6 @@ def _has_body(op_type: str) -> bool:
         return False
     schema: Any = onnx.defs.get_schema(op_type)
     return bool(schema.has_function or schema.has_context_dependent_function)
-
-
-def _names(graph: onnx.GraphProto) -> Iterator[str]:
-    """Every name that import reads. Protobuf does not check their encoding."""
-    yield graph.name
-    for info in (*graph.input, *graph.output):
-        yield info.name
-        for dim in info.type.tensor_type.shape.dim:
-            yield dim.dim_param
-    for node in graph.node:
-        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
-        yield from (attribute.name for attribute in node.attribute)
 
 
 def _line(error: Exception) -> str:

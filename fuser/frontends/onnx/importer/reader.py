@@ -22,6 +22,7 @@ from fuser.dtypes import NARROW, DType, u8
 from fuser.errors import (
     FuserError,
     InvalidModelError,
+    LimitError,
     ParseError,
     UnsupportedError,
     UnsupportedOpError,
@@ -402,7 +403,11 @@ def _input_type(info: ValueInfoProto) -> TensorType:
     shape = tuple(
         _read_dim(dim, f"{info.name}_dim{axis}") for axis, dim in enumerate(tensor.shape.dim)
     )
-    return TensorType(dtype, shape)
+    try:
+        return TensorType(dtype, shape)
+    except LimitError as error:
+        error.where = f"input {info.name}"
+        raise
 
 
 def _join(sources: Iterable[str]) -> str:
