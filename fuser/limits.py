@@ -169,6 +169,18 @@ def check_bytes(count: int, what: str) -> None:
         )
 
 
+def check_table(what: str, *sizes: int, item: int = 8, arrays: int = 1) -> None:
+    """Raise OutOfMemoryError if a table on the host takes more bytes than allowed: to be called by
+    what makes arrays of sizes that a model gives, before it does. sizes: its shape; one of less
+    than 1 counts as 1. item: bytes of an element. arrays: how many of that shape there are at once,
+    those in between included."""
+    count = item * arrays
+    for size in sizes:
+        count *= max(int(size), 1)
+    if count > 1 << 16:  # most tables are small
+        check_bytes(count, what)
+
+
 def _machine_memory() -> int:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -39,6 +39,7 @@ from fuser.graph.ir import Graph, Node, SourceKind, SourceNode, TensorType, Valu
 from fuser.graph.ops.primitive import Array
 from fuser.graph.passes.dce import remove_dead_nodes
 from fuser.graph.touched import touched
+from fuser.limits import check_bytes
 
 _log = logging.getLogger("fuser")
 
@@ -112,6 +113,8 @@ class _Reader:
         # passes its operand on, a function calls it otherwise.
         self.made_by: dict[tuple[str, Value], str] = {}
         self.failed: set[str] = set()
+        # Bytes of the constants that operators made, as far as the graph's nodes were counted.
+        self.tables, self.counted = 0, 0
         self.unsupported: list[str] = []
 
     def read(self) -> Graph:
@@ -206,10 +209,11 @@ class _Reader:
 
     def _constant(self, array: Array, name: str) -> Value:
         dtype = narrow_of(array)
-        if dtype is None:
-            return self.graph.constant(array, (name,))
-        value = self.graph.constant(to_codes(array), (name,))
-        self.codes[value] = dtype
+        held = array if dtype is None else to_codes(array)
+        value = self.graph.constant(held, (name,))
+        self.tables -= held.nbytes  # a weight, which is counted with the plan
+        if dtype is not None:
+            self.codes[value] = dtype
         return value
 
     def inline(self, body: GraphProto, operands: Sequence[Value]) -> list[Value]:
@@ -278,6 +282,7 @@ class _Reader:
         except FuserError as error:
             error.where = error.where if error.where not in ("", name) else node.where
             raise
+        self._count_tables(node.where)
         outputs: list[Value | None] = [results] if isinstance(results, Value) else list(results)
         if proto.op_type in NARROW_MOVES and (dtype := node.narrow(0)):
             for value in outputs:
@@ -286,6 +291,19 @@ class _Reader:
         self._bind_outputs(proto, node, outputs, self.graph.nodes[first:])
         if self.seen:
             self.seen(proto, name, self.graph, first, self.values)
+
+    def _count_tables(self, where: str) -> None:
+        """Raise OutOfMemoryError once the constants that operators made, the weights of the model
+        aside, take more bytes than allowed."""
+        for node in self.graph.nodes[self.counted :]:
+            if node.op == "constant":
+                self.tables += node.attrs["value"].nbytes
+        self.counted = len(self.graph.nodes)
+        try:
+            check_bytes(self.tables, "what operators keep on the host")
+        except LimitError as error:
+            error.where = error.where or where
+            raise
 
     def _expand(self, proto: NodeProto, domain: str, opset: int) -> bool:
         """Write out the function body that the schema of an operator has, if it has one."""
