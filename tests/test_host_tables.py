@@ -212,5 +212,6 @@ def test_torch_tables_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
     exported = torch.export.export(Windows(), (torch.ones(8000),))
     monkeypatch.setenv("FUSER_MAX_BYTES", "50000000")
+    compiled = fuser.compile(exported, device="cpu")
     with pytest.raises(LimitError, match="places of windows takes"):
-        fuser.compile(exported, device="cpu")
+        compiled(torch.ones(8000))
