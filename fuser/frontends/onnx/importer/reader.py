@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import onnx
@@ -28,6 +29,7 @@ from fuser.errors import (
     UnsupportedOpError,
     UsageError,
 )
+from fuser.frontends.onnx.importer.constraints import check_constraints
 from fuser.frontends.onnx.importer.functions import body_opsets, inline_functions, schema_body
 from fuser.frontends.onnx.importer.loading import ModelSource, load_model
 from fuser.frontends.onnx.importer.narrow import NARROW_MOVES, NARROW_OPS, narrow_of, to_codes
@@ -270,18 +272,14 @@ class _Reader:
                 self._fail(proto, f"{node.where} (opset {opset}): operands of a narrow dtype")
                 return
         try:
-            node.attrs = {a.name: _attribute(a, node.where) for a in proto.attribute}
-            results = handler(Builder(self.graph, (name,)), node)
+            builder = Builder(self.graph, (name,))
+            with _blaming(node):
+                node.attrs = _attributes(proto, node.where)
+                check_constraints(builder, node)
+                results = handler(builder, node)
         except UnsupportedOpError as error:
             self._fail(proto, error.what)
             return
-        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-            # A handler met attributes or operands that no valid model has.
-            message = f"the node is malformed: {type(error).__name__}: {error}"
-            raise InvalidModelError(message, where=node.where) from error
-        except FuserError as error:
-            error.where = error.where if error.where not in ("", name) else node.where
-            raise
         self._count_tables(node.where)
         outputs: list[Value | None] = [results] if isinstance(results, Value) else list(results)
         if proto.op_type in NARROW_MOVES and (dtype := node.narrow(0)):
@@ -314,6 +312,11 @@ class _Reader:
         body = schema_body(proto, domain, opset, types)
         if body is None:
             return False
+        name = proto.name or proto.op_type
+        node = OnnxNode(name, proto.op_type, domain, opset, operands, list(proto.output))
+        with _blaming(node):
+            node.attrs = _attributes(proto, node.where)
+            check_constraints(Builder(self.graph, (name,)), node)
         before, unsupported = self.opsets, len(self.unsupported)
         scopes = self.values, self.initializers, self.depends
         depends = {name: self.depends[operand] for name, operand in
@@ -487,6 +490,25 @@ def captured_names(node: NodeProto) -> set[str]:
                 found |= captured_names(inner)
             found.update(output.name for output in body.output)
     return found
+
+
+@contextmanager
+def _blaming(node: OnnxNode) -> Iterator[None]:
+    """Errors in the block name the node. What is no FuserError is an InvalidModelError: importers
+    met attributes or operands that no valid model has."""
+    try:
+        yield
+    except (AttributeError, ArithmeticError, AssertionError, LookupError, TypeError,
+            ValueError) as error:  # fmt: skip
+        message = f"the node is malformed: {type(error).__name__}: {error}"
+        raise InvalidModelError(message, where=node.where) from error
+    except FuserError as error:
+        error.where = error.where if error.where not in ("", node.name) else node.where
+        raise
+
+
+def _attributes(proto: NodeProto, where: str) -> dict[str, Any]:
+    return {attribute.name: _attribute(attribute, where) for attribute in proto.attribute}
 
 
 def _attribute(attribute: AttributeProto, where: str) -> Any:
