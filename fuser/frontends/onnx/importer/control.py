@@ -74,13 +74,13 @@ def loop(b: Builder, node: OnnxNode) -> list[Value | None]:
         going = bool(b.read_scalar(_condition(b, node, condition), "a condition"))
     if limit is not None:
         _check_size(node, body, min(trip_count, MOST_ITERATIONS))
+    if going and trip_count > MOST_ITERATIONS and _hands_on(body):
+        _refuse_long(node, trip_count)
     scanned: list[list[Value]] = []
     iteration, endless = 0, False
     while going and iteration < trip_count:
         if iteration >= MOST_ITERATIONS:
-            if endless and trip_count > MOST_HOST_ITERATIONS:
-                raise LimitError("the loop has no end that anybody would see", where=node.where)
-            raise node.unsupported(f"more than {MOST_ITERATIONS} iterations")
+            _refuse_long(node, trip_count if endless else 0)
         first = b.scalar(iteration, dtypes.i64)
         alive = b.scalar(True, dtypes.bool_)
         results = node.expand(body, [first, alive, *carried])
@@ -99,6 +99,23 @@ def loop(b: Builder, node: OnnxNode) -> list[Value | None]:
         rows = node.expand(body, [first, alive, *carried])[1 + len(carried) :]
         return [*carried, *(_no_rows(b, row) for row in rows)]
     return [*carried, *(_stack(b, [items[i] for items in scanned]) for i in range(count))]
+
+
+def _hands_on(body: GraphProto) -> bool:
+    """Whether the condition that a body gives is the one that it is given, so that only the count
+    ends the loop."""
+    made_of = {node.output[0]: node.input[0] for node in body.node if node.op_type == "Identity"}
+    name, wanted = str(body.output[0].name), str(body.input[1].name)
+    for _ in range(len(made_of)):
+        name = made_of.get(name, name)
+    return name == wanted
+
+
+def _refuse_long(node: OnnxNode, count: int) -> None:
+    """Raise for a loop that is not written out; count: of iterations, if only that ends it."""
+    if count > MOST_HOST_ITERATIONS:
+        raise LimitError("the loop has no end that anybody would see", where=node.where)
+    raise node.unsupported(f"more than {MOST_ITERATIONS} iterations")
 
 
 def _no_rows(b: Builder, row: Value, axis: int = 0) -> Value:
