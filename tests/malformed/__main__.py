@@ -40,7 +40,8 @@ def main() -> int:
             for door in options.doors.split(","):
                 result = child.ask(door, path, options.bytes, options.seconds)
                 tally[f"{door} {result.outcome[:60]}"] += 1
-                if result.is_raw or result.outcome == "slow" or result.megabytes > most:
+                slow = result.outcome == "slow" or result.seconds > options.seconds
+                if result.is_raw or slow or result.megabytes > most:
                     bad += 1
                     print(f"{spoilt.name} [{door}]: {result}", flush=True)
                     if options.keep:

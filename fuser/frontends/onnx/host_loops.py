@@ -16,6 +16,7 @@ import numpy as np
 from onnx import GraphProto, NodeProto
 
 from fuser.errors import UnsupportedError
+from fuser.frontends.onnx.importer.control import check_end, hands_on
 from fuser.frontends.onnx.importer.reader import captured_names
 from fuser.limits import check_bytes, check_time
 from fuser.runtime.cpu import CpuExecutor
@@ -72,6 +73,8 @@ class HostLoop:
         outer = {name: given[name] for name in self._captured if name in given}
         if not _are_arrays((*state, *outer.values())):
             return None
+        if going and hands_on(self.body):
+            check_end(self._node.name or self._node.output[0], trip_count)
         collected: list[list[np.ndarray]] = []
         iteration = compiles = 0
         while going and (trip_count is None or iteration < trip_count):

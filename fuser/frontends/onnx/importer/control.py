@@ -74,7 +74,7 @@ def loop(b: Builder, node: OnnxNode) -> list[Value | None]:
         going = bool(b.read_scalar(_condition(b, node, condition), "a condition"))
     if limit is not None:
         _check_size(node, body, min(trip_count, MOST_ITERATIONS))
-    if going and trip_count > MOST_ITERATIONS and _hands_on(body):
+    if going and trip_count > MOST_ITERATIONS and hands_on(body):
         _refuse_long(node, trip_count)
     scanned: list[list[Value]] = []
     iteration, endless = 0, False
@@ -101,7 +101,7 @@ def loop(b: Builder, node: OnnxNode) -> list[Value | None]:
     return [*carried, *(_stack(b, [items[i] for items in scanned]) for i in range(count))]
 
 
-def _hands_on(body: GraphProto) -> bool:
+def hands_on(body: GraphProto) -> bool:
     """Whether the condition that a body gives is the one that it is given, so that only the count
     ends the loop."""
     made_of = {node.output[0]: node.input[0] for node in body.node if node.op_type == "Identity"}
@@ -111,10 +111,15 @@ def _hands_on(body: GraphProto) -> bool:
     return name == wanted
 
 
+def check_end(where: str, count: int | None) -> None:
+    """Raise LimitError for a loop that only its count ends, None for never, and that not soon."""
+    if count is None or count > MOST_HOST_ITERATIONS:
+        raise LimitError("the loop has no end that anybody would see", where=where)
+
+
 def _refuse_long(node: OnnxNode, count: int) -> None:
     """Raise for a loop that is not written out; count: of iterations, if only that ends it."""
-    if count > MOST_HOST_ITERATIONS:
-        raise LimitError("the loop has no end that anybody would see", where=node.where)
+    check_end(node.where, count)
     raise node.unsupported(f"more than {MOST_ITERATIONS} iterations")
 
 
