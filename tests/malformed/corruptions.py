@@ -735,7 +735,7 @@ def within_branches(model: ModelProto, rng: Rng) -> bool:
     for _ in range(pick(rng, (1, 4, 24))):
         graph = helper.make_graph([node], "branch", [], infos)
         node = helper.make_node("If", ["yes"], outputs, then_branch=graph, else_branch=graph)
-        if node.ByteSize() > 1 << 22:
+        if node.ByteSize() > 1 << 18:
             break
     model.graph.node[0].CopyFrom(node)
     return True

@@ -68,7 +68,7 @@ def feeds_for(inputs: Any) -> dict[str, Any] | None:
     rng, found = np.random.default_rng(0), {}
     for info in inputs:
         shape = [size if isinstance(size, int) else 2 for size in info.shape]
-        if np.prod([float(size) for size in shape]) > MOST_FED or len(shape) > 64:
+        if np.prod([float(size or 1) for size in shape]) > MOST_FED or len(shape) > 64:
             return None
         kind = info.type.removeprefix("tensor(").removesuffix(")")
         if kind == "string":

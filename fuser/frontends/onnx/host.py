@@ -20,7 +20,13 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 from onnx.reference import ReferenceEvaluator
 
-from fuser.errors import InvalidModelError, UnsupportedError, UnsupportedOpError
+from fuser.errors import (
+    InvalidModelError,
+    OutOfMemoryError,
+    UnsupportedError,
+    UnsupportedOpError,
+)
+from fuser.frontends.onnx.host_checks import HostCheck
 from fuser.frontends.onnx.host_feeds import HostFeeds
 from fuser.frontends.onnx.host_loops import Body, HostLoop
 from fuser.frontends.onnx.host_operators import evaluator
@@ -49,6 +55,7 @@ class _Segment:
     compiled: dict[Signature, Specialised] = field(default_factory=dict)
     evaluator: ReferenceEvaluator | None = None
     loop: HostLoop | None = None
+    check: HostCheck | None = None
 
 
 class Segmented:
@@ -220,6 +227,9 @@ class Segmented:
         note = f"{node.op_type} ({node.name or next(iter(node.output), '')})"
         if note not in self.fallbacks:
             self.fallbacks.append(note)
+        if segment.check is None:
+            segment.check = HostCheck(node, self._opsets)
+        segment.check.check(given)
         if segment.evaluator is None:
             infos = [ValueInfoProto(name=name) for name in (*segment.inputs, *_BOUNDS)]
             outputs = [ValueInfoProto(name=name) for name in segment.outputs]
@@ -229,7 +239,7 @@ class Segmented:
             except Exception as error:  # it knows neither the operator nor its attributes, say
                 raise UnsupportedOpError(
                     f"the operator {node.op_type} of {node.domain or 'ai.onnx'} has no kernel, and"
-                    f" the host cannot run it: {type(error).__name__}: {error}",
+                    f" the host cannot run it: {type(error).__name__}: {_line(error)}",
                     where=note,
                     hint="write it in Python: fuser.register_host_op(domain, name, function)",
                 ) from error
@@ -237,8 +247,12 @@ class Segmented:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 results: Any = segment.evaluator.run(None, {**given, **_BOUNDS})
+        except MemoryError:
+            raise OutOfMemoryError(
+                "the operator needs more memory than there is", where=note
+            ) from None
         except Exception as error:  # the reference raises what NumPy and its operators raise
-            message = f"the operator failed on the host: {type(error).__name__}: {error}"
+            message = f"the operator failed on the host: {type(error).__name__}: {_line(error)}"
             raise InvalidModelError(message, where=note) from error
         return dict(zip(segment.outputs, results, strict=True))
 
@@ -276,6 +290,11 @@ class Segmented:
             functions=self.proto.functions,
             graph=graph,
         )
+
+
+def _line(error: Exception) -> str:
+    """The first line of what the reference implementation says: some list all operators."""
+    return (str(error).strip().splitlines() or [""])[0]
 
 
 _BOUNDS = {"fuser.trip_count": np.int64(2**62), "fuser.always": np.asarray(True)}

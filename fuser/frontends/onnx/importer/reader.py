@@ -274,7 +274,7 @@ class _Reader:
         try:
             builder = Builder(self.graph, (name,))
             with _blaming(node):
-                node.attrs = _attributes(proto, node.where)
+                node.attrs = attributes_of(proto, node.where)
                 check_constraints(builder, node)
                 results = handler(builder, node)
         except UnsupportedOpError as error:
@@ -315,7 +315,7 @@ class _Reader:
         name = proto.name or proto.op_type
         node = OnnxNode(name, proto.op_type, domain, opset, operands, list(proto.output))
         with _blaming(node):
-            node.attrs = _attributes(proto, node.where)
+            node.attrs = attributes_of(proto, node.where)
             check_constraints(Builder(self.graph, (name,)), node)
         before, unsupported = self.opsets, len(self.unsupported)
         scopes = self.values, self.initializers, self.depends
@@ -507,7 +507,8 @@ def _blaming(node: OnnxNode) -> Iterator[None]:
         raise
 
 
-def _attributes(proto: NodeProto, where: str) -> dict[str, Any]:
+def attributes_of(proto: NodeProto, where: str) -> dict[str, Any]:
+    """The Python values of the attributes of a node."""
     return {attribute.name: _attribute(attribute, where) for attribute in proto.attribute}
 
 
