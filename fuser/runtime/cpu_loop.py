@@ -60,7 +60,8 @@ class CpuLoop:
         self._held = sources
         self._context = executor.new_context()
         self._call = executor.caller(self._context)
-        self._count = 0
+        self.count = 0
+        """Iterations that were run."""
 
     def run(
         self, number: int, limit: int | None, going: int, rows: Sequence[int],
@@ -89,7 +90,7 @@ class CpuLoop:
             if rows:
                 collected.append([results[output].copy() for output in rows])
             number += 1
-            self._count += 1
+            self.count += 1
             way = 1 if way == 2 else 2
             if not alive.item() or number == limit:
                 return
@@ -98,7 +99,7 @@ class CpuLoop:
 
     def last(self, output: int) -> np.ndarray:
         """The value of a result after the last iteration, an array of its own."""
-        return self.results[(self._count - 1) % 2][output].copy()
+        return self.results[(self.count - 1) % 2][output].copy()
 
     def state(self) -> dict[int, np.ndarray]:
         """The carried values by input, as arrays of their own."""
