@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import resource
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,7 @@ LARGE = {
         "MelWeightMatrix", [np.array(K), np.array(16), np.array(16000), f32(0), f32(8000)]
     ),
     "mel of many bands": total_of(
-        "MelWeightMatrix", [np.array(K), np.array(0), np.array(16000), f32(0), f32(8000)]
+        "MelWeightMatrix", [np.array(K), np.array(1), np.array(16000), f32(0), f32(8000)]
     ),
     "dft": total_of("DFT", ["x", None, np.array(1)], [1, 20_000, 1], opset=20),
     "dft of a length": total_of("DFT", ["x", np.array(K), np.array(1)], [1, 8, 1], opset=20),
@@ -201,6 +202,33 @@ def test_many_tables_are_counted_together() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
     with pytest.raises(LimitError, match=r"on the host takes .* resize_[0-9]"):
         fuser.compile(model, device="cpu", limits=Limits(bytes=20_000_000))
+
+
+def test_the_structure_of_a_model_is_counted(tmp_path: Path) -> None:
+    """Nodes take memory as well: in the file many times their bytes, in the graph some kilobytes.
+    Weights are none of it."""
+    count = 20_000
+    names = ["x", *(f"t{i}" for i in range(count - 1)), "y"]
+    nodes = [helper.make_node("Relu", [a], [b]) for a, b in pairwise(names)]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy")
+
+    def model(nodes: Any, **options: Any) -> bytes:
+        graph = helper.make_graph(nodes, "g", [x], [y], **options)
+        imports = [helper.make_opsetid("", 22)]
+        made = helper.make_model(graph, opset_imports=imports, ir_version=10)
+        return bytes(made.SerializeToString())
+
+    with pytest.raises(LimitError, match="the graph takes"):
+        fuser.compile(model(nodes), device="cpu", limits=Limits(bytes=50_000_000))
+    with pytest.raises(LimitError, match="the structure of the model takes"):
+        fuser.compile(model(nodes), device="cpu", limits=Limits(bytes=5_000_000))
+    weight = numpy_helper.from_array(np.ones((1000, 1000), np.float32), "w")
+    used = [
+        helper.make_node("ReduceMax", ["w"], ["m"], keepdims=0),
+        helper.make_node("Add", ["x", "m"], ["y"]),
+    ]
+    few = model(used, initializer=[weight])
+    assert fuser.compile(few, device="cpu", limits=Limits(bytes=5_000_000)).launches
 
 
 def test_torch_tables_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

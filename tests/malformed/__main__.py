@@ -47,6 +47,7 @@ def main() -> int:
                     if options.keep:
                         options.keep.mkdir(parents=True, exist_ok=True)
                         name = f"{spoilt.name} {door}.onnx".replace(" ", "_").replace("/", "_")
+                        name = name[-200:]
                         (options.keep / name).write_bytes(spoilt.data)
     child.close()
     for key, number in sorted(tally.items()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import stat
 from pathlib import Path
@@ -16,10 +17,14 @@ from fuser.frontends.onnx.importer.checks import check_structure, check_text_dep
 from fuser.frontends.onnx.importer.external import find_external, load_external
 from fuser.frontends.onnx.importer.mapped import MappedModel
 from fuser.frontends.onnx.importer.text import check_text
+from fuser.frontends.onnx.importer.types import ELEMENT_BITS
+from fuser.limits import check_structure_bytes
 
 ModelSource: TypeAlias = "str | Path | bytes | ModelProto"
 HOMELESS = frozenset(("SimplifiedLayerNormalization",))
 """Operators that ONNX Runtime puts into the standard domain, whose specification lacks them."""
+STRUCTURE_TIMES = 20
+"""Bytes of memory for a byte of nodes, names and attributes in a file."""
 _TEXT_SUFFIXES = (".onnxtxt", ".onnxtext")
 
 
@@ -81,6 +86,7 @@ def _load_file(path: Path) -> ModelProto:
         try:
             text = data.decode()
             check_text_depth(text, where)
+            check_structure_bytes(STRUCTURE_TIMES * len(text), "the structure of the model")
             model = onnx.parser.parse_model(text)
         except (onnx.parser.ParseError, UnicodeDecodeError) as error:
             raise InvalidModelError(f"not ONNX text: {_line(error)}", where=where) from None
@@ -112,8 +118,21 @@ def _parse(data: bytes, where: str) -> ModelProto:
             ) from None  # fmt: skip
         message = "this is not an ONNX model, or it is cut short"
         raise InvalidModelError(message, where=where) from None
+    _check_structure_size(model, len(data))
     _require_graph(model, where)
     return model
+
+
+def _check_structure_size(model: ModelProto, size: int) -> None:
+    """Raise OutOfMemoryError if what a message of `size` bytes has beside weights takes more memory
+    than allowed: in messages, copies of them and graphs it takes many times its bytes."""
+    bits = (ELEMENT_BITS.get(tensor.data_type, 32) for tensor in model.graph.initializer)
+    weights = sum(
+        max(math.prod(tensor.dims), 0) * each // 8
+        for tensor, each in zip(model.graph.initializer, bits, strict=True)
+        if not len(tensor.external_data)
+    )
+    check_structure_bytes(STRUCTURE_TIMES * (size - weights), "the structure of the model")
 
 
 def _require_graph(model: ModelProto, where: str) -> None:

@@ -41,7 +41,7 @@ from fuser.graph.ir import Graph, Node, SourceKind, SourceNode, TensorType, Valu
 from fuser.graph.ops.primitive import Array
 from fuser.graph.passes.dce import remove_dead_nodes
 from fuser.graph.touched import touched
-from fuser.limits import check_bytes
+from fuser.limits import NODE_BYTES, check_bytes, check_structure_bytes
 
 _log = logging.getLogger("fuser")
 
@@ -299,6 +299,7 @@ class _Reader:
         self.counted = len(self.graph.nodes)
         try:
             check_bytes(self.tables, "what operators keep on the host")
+            check_structure_bytes(NODE_BYTES * self.counted, "the graph")
         except LimitError as error:
             error.where = error.where or where
             raise
