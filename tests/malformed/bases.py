@@ -35,6 +35,23 @@ def _ones(*shape: int) -> Any:
     return np.ones(shape, np.float32)
 
 
+def _scan() -> ModelProto:
+    """Sums of rows, and a typed output."""
+    body = helper.make_graph(
+        [helper.make_node("Add", ["s", "e"], ["t"]), helper.make_node("Mul", ["e", "e"], ["r"])],
+        "body",
+        [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [3]) for name in "se"],
+        [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [3]) for name in "tr"],
+    )
+    made = base(
+        "Scan", (3,), (4, 3), outputs=2, body=body, num_scan_inputs=1, scan_input_axes=[0],
+        scan_output_axes=[0],
+    )  # fmt: skip
+    for output, shape in zip(made.graph.output, ([3], [4, 3]), strict=True):
+        output.CopyFrom(helper.make_tensor_value_info(output.name, onnx.TensorProto.FLOAT, shape))
+    return made
+
+
 def few() -> Mapping[str, ModelProto]:
     """Operators whose sizes, axes and counts are attributes and operands: the start of a corpus
     that needs no loading."""
@@ -81,7 +98,8 @@ def few() -> Mapping[str, ModelProto]:
         "Multinomial": base("Multinomial", (2, 4), sample_size=3),
         "NonZero": base("NonZero", image),
         "Unique": base("Unique", (8,), outputs=4),
-        "RandomNormal": base("RandomNormal", shape=[2, 3]),
+        "RandomNormal": base("RandomNormal", shape=[2, 3], mean=0.5),
+        "Scan": _scan(),
     }  # fmt: skip
 
 
