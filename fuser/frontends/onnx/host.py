@@ -26,7 +26,7 @@ from fuser.errors import (
     UnsupportedError,
     UnsupportedOpError,
 )
-from fuser.frontends.onnx.host_checks import HostCheck
+from fuser.frontends.onnx.host_checks import HostCheck, bytes_held
 from fuser.frontends.onnx.host_feeds import HostFeeds
 from fuser.frontends.onnx.host_loops import Body, HostLoop
 from fuser.frontends.onnx.host_operators import evaluator
@@ -35,6 +35,7 @@ from fuser.frontends.onnx.importer.reader import captured_names
 from fuser.frontends.onnx.importer.registry import find_handler
 from fuser.frontends.onnx.importer.types import is_supported
 from fuser.frontends.onnx.model import open_model
+from fuser.limits import check_bytes, check_time
 from fuser.pipeline.devices import Device, check_device
 from fuser.pipeline.fusion import Fusing
 from fuser.pipeline.precision import Precision
@@ -95,19 +96,26 @@ class Segmented:
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs by name: arrays, lists for sequences, None for an empty optional."""
         values: dict[str, Any] = {**self._constants, **self._feeds.check(feeds)}
-        position = 0
+        position = held = 0
+        seen: set[int] = set()
         while position < len(self._segments):
             segment = self._segments[position]
             given = {name: values[name] for name in segment.inputs}
+            found: dict[str, Any] | None
             if segment.host:
                 found = self._run_loop(segment, given)
-                values |= self._run_host(segment, given) if found is None else found
+                found = self._run_host(segment, given) if found is None else found
             else:
                 try:
-                    values |= self._run_compiled(segment, given)
+                    found = self._run_compiled(segment, given)
                 except UnsupportedError:
                     self._split(position)
                     continue
+            values |= found
+            # Data decides how large they are: each operator may give twice what it got.
+            held += sum(bytes_held(value, seen) for value in found.values())
+            check_bytes(held, "what lies between operators on the host")
+            check_time()
             position += 1
         return {output.name: values[output.name] for output in self.proto.graph.output}
 

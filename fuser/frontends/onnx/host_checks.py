@@ -90,6 +90,21 @@ class HostCheck:
             raise
 
 
+def bytes_held(value: Any, seen: set[int]) -> int:
+    """Bytes of a value on the host: an array, of strings with their letters, or a sequence. seen:
+    the identities of arrays that were counted, which sequences share."""
+    if isinstance(value, list | tuple):
+        return sum(bytes_held(item, seen) for item in value)
+    if not isinstance(value, np.ndarray | np.generic) or id(value) in seen:
+        return 0
+    seen.add(id(value))
+    array = np.asarray(value)
+    if not array.dtype.hasobject:
+        return array.nbytes
+    letters = sum(len(item) for item in array.reshape(-1) if isinstance(item, str | bytes))
+    return array.nbytes + letters
+
+
 def _is_plain(value: Any) -> bool:
     return isinstance(value, np.ndarray | np.generic) and not np.asarray(value).dtype.hasobject
 

@@ -4,6 +4,7 @@ same model without that is read."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -304,6 +305,44 @@ def test_results_on_the_host_are_held_against_the_limit(model: onnx.ModelProto) 
         feeds = {"i0": np.broadcast_to(f32(1), (1 << 12, 1 << 12))}
     with pytest.raises(LimitError, match="what the host computes takes"):
         session.run(None, feeds)
+
+
+GROWING = {
+    "numbers": ("NonZero", 1, ones(2, 4)),
+    "letters": ("StringConcat", 2, np.full((8,), "abcd", object)),
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_what_grows_by_the_operator_is_held_against_the_limit(name: str) -> None:
+    """Each operator on the host adds to what it gets: no shape tells before."""
+    op, count, x = GROWING[name]
+    names = ["x", *(f"t{i}" for i in range(60))]
+    nodes = [onnx.helper.make_node(op, [a] * count, [b]) for a, b in pairwise(names)]
+    kind = onnx.TensorProto.STRING if op == "StringConcat" else onnx.TensorProto.FLOAT
+    info = onnx.helper.make_tensor_value_info("x", kind, x.shape)
+    last = onnx.ValueInfoProto(name=names[-1])
+    graph = onnx.helper.make_graph(nodes, "g", [info], [last])
+    imports = [onnx.helper.make_opsetid("", 22)]
+    model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=10)
+    session = fuser.InferenceSession(model, device="cpu", limits=Limits(bytes=1_000_000))
+    with pytest.raises(LimitError, match="between operators on the host takes"):
+        session.run(None, {"x": x})
+
+
+def test_a_sequence_is_counted_by_its_tensors() -> None:
+    """Sixty sequences of the same tensors take the memory of those, not sixty times as much."""
+    names = [f"t{i}" for i in range(60)]
+    nodes = [onnx.helper.make_node("SequenceConstruct", ["x"] * 4, ["t0"])]
+    nodes += [onnx.helper.make_node("SequenceInsert", [a, "x"], [b]) for a, b in pairwise(names)]
+    info = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [10_000])
+    kind = onnx.helper.make_tensor_sequence_value_info(names[-1], onnx.TensorProto.FLOAT, None)
+    graph = onnx.helper.make_graph(nodes, "g", [info], [kind])
+    imports = [onnx.helper.make_opsetid("", 22)]
+    model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=10)
+    session = fuser.InferenceSession(model, device="cpu", limits=Limits(bytes=1_000_000))
+    (found,) = session.run(None, {"x": ones(10_000)})
+    assert len(found) == 63
 
 
 def test_bodies_of_loops_have_what_the_node_feeds() -> None:
