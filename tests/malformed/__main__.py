@@ -27,6 +27,9 @@ def main() -> int:
     parser.add_argument("--bytes", type=int, default=LIMIT)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--keep", type=Path, help="a folder for the models that failed")
+    parser.add_argument(
+        "--vague", action="store_true", help="list messages that name an error of Python"
+    )
     options = parser.parse_args()
     bases = few() if options.few else many()
     child, tally, bad = Child(), Counter[str](), 0
@@ -40,6 +43,8 @@ def main() -> int:
             for door in options.doors.split(","):
                 result = child.ask(door, path, options.bytes, options.seconds)
                 tally[f"{door} {result.outcome[:60]}"] += 1
+                if options.vague and "node is malformed" in result.text:
+                    print(f"vague: {spoilt.name} [{door}]: {result.text}", flush=True)
                 slow = result.outcome == "slow" or result.seconds > options.seconds
                 if result.is_raw or slow or result.megabytes > most:
                     bad += 1
