@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fuser.config import within
 from fuser.dtypes import f64
 from fuser.errors import FuserError, UnsupportedOpError, VerifyError
 from fuser.frontends.torch.importer import (  # noqa: F401  the handlers register themselves
@@ -60,10 +61,11 @@ def import_fx(
     """Read a GraphModule with one argument a placeholder: an input, an array that is a constant, or
     a number (a symbolic size, say). Every size is known then, so sizes are computed, not recorded.
 
-    Raises UnsupportedOpError with every operator that is not supported.
+    Raises UnsupportedOpError with every operator that is not supported, LimitError.
     """
     check_operators(module)
-    return _Importer(module, name).run(arguments)
+    with within():
+        return _Importer(module, name).run(arguments)
 
 
 def check_operators(module: Any) -> None:

@@ -17,6 +17,7 @@ from fuser.graph import compose
 from fuser.graph.builder import Builder
 from fuser.graph.ir import TensorType, Value
 from fuser.graph.windows import reduce_windows
+from fuser.limits import check_table
 
 MOST_PLACES = 64
 """In the window of a max pool whose gradient is computed."""
@@ -64,6 +65,7 @@ def _indices_of_maxima(
     rank = len(window)
     sizes = x.shape[-rank:]
     area = int(np.prod(sizes))
+    check_table("the places in pooled windows", *out, *window, arrays=4)
     indices = np.zeros((1, 1), np.int64)
     inside = np.ones((1, 1), bool)
     each = zip(sizes, out, window, steps, pads, spacing, strict=True)
@@ -153,6 +155,7 @@ def _shares(
     extra = [high - low for low, high in ends]
     if divisor or (not any(extra) and (counts_padding or not any(pads))):
         return b.map("div", x, divisor or math.prod(shape))
+    check_table("the sizes of pooled windows", *sizes, arrays=4)
     ones, inner = np.ones(sizes, x.dtype.numpy), ends
     if counts_padding:
         ones = np.pad(ones, [(p, p) for p in pads], constant_values=1)
@@ -237,6 +240,7 @@ def adaptive_average_pool(b: Builder, x: Value, shape: Any) -> Value:
 
 def _means(n: int, size: int) -> np.ndarray:
     """[size, n]: the means of `size` parts of n elements, which overlap where it is no multiple."""
+    check_table("the matrix of a pooled axis", size, n)
     matrix = np.zeros((size, n))
     for i in range(size):
         low, high = i * n // size, -(-(i + 1) * n // size)
@@ -267,12 +271,14 @@ def upsample_nearest(b: Builder, x: Value, sizes: Any, scales: Any = None) -> Va
     for i, size in enumerate(_output_sizes(x, sizes, scales)):
         axis, n = i + 2, x.shape[i + 2]
         ratio = 1 / scales[i] if scales else n / size
+        check_table("the places of a resized axis", size, arrays=3)
         indices = np.minimum((np.arange(size) * np.float32(ratio)).astype(np.int64), n - 1)
         x = b.emit("gather", x, b.constant(indices), axis=axis)
     return x
 
 
 def _linear_matrix(size: int, n: int, align_corners: bool, scale: float | None) -> np.ndarray:
+    check_table("the matrix of a resized axis", size, n + 8)
     if align_corners:
         position = np.arange(size) * ((n - 1) / (size - 1) if size > 1 else 0.0)
     else:
