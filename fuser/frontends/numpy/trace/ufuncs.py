@@ -30,12 +30,15 @@ from fuser.graph.compose import stash
 from fuser.graph.ir import Value
 from fuser.graph.numeric import (
     arctan2,
+    copysign,
     expm1,
     floor_divide,
+    hypot,
     is_negative,
     log1p,
     power,
     trunc,
+    without_nan,
 )
 
 Rule: TypeAlias = "Callable[..., Value | tuple[Value, ...]]"
@@ -138,7 +141,7 @@ def _divide(b: Builder, x: Value, y: Value) -> Value:
 
 UFUNCS.update(
     floor_divide=floor_divide, power=power, float_power=power, trunc=trunc, expm1=expm1,
-    log1p=log1p, arctan2=arctan2,
+    log1p=log1p, arctan2=arctan2, hypot=hypot, copysign=copysign, signbit=is_negative,
 )  # fmt: skip
 
 
@@ -188,13 +191,6 @@ def _cbrt(b: Builder, x: Value) -> Value:
     return b.map("select", b.map("eq", x, 0), x, root)  # either zero as it is
 
 
-@_rule("hypot")
-def _hypot(b: Builder, x: Value, y: Value) -> Value:
-    wide_x, wide_y = stash(b, x), stash(b, y)
-    squares = b.map("add", b.map("mul", wide_x, wide_x), b.map("mul", wide_y, wide_y))
-    return b.cast(b.map("sqrt", squares), x.dtype)
-
-
 @_rule("deg2rad", "radians")
 def _radians(b: Builder, x: Value) -> Value:
     return b.map("mul", x, math.pi / 180)
@@ -218,8 +214,7 @@ def _fmin(b: Builder, x: Value, y: Value) -> Value:
 def _ignoring_nan(b: Builder, op: str, x: Value, y: Value) -> Value:
     if not x.dtype.is_float:
         return b.map(op, x, y)
-    plain = b.map("select", b.map("is_nan", y), x, b.map(op, x, y))
-    return b.map("select", b.map("is_nan", x), y, plain)
+    return without_nan(b, op, x, y)
 
 
 def _logaddexp(b: Builder, x: Value, y: Value) -> Value:
@@ -239,25 +234,11 @@ def _logaddexp2(b: Builder, x: Value, y: Value) -> Value:
     return b.map("mul", total, 1 / scale)
 
 
-@_rule("signbit")
-def _signbit(b: Builder, x: Value) -> Value:
-    """The sign of NaN cannot be told, and counts as plus."""
-    return is_negative(b, x)
-
-
-def _copysign(b: Builder, x: Value, y: Value) -> Value:
-    size = b.map("abs", x)
-    return b.map("select", is_negative(b, y), b.map("neg", size), size)
-
-
-UFUNCS["copysign"] = _copysign
-
-
 @_rule("modf")
 def _modf(b: Builder, x: Value) -> tuple[Value, Value]:
     whole = trunc(b, x)
     part = b.map("select", b.map("is_inf", x), 0, b.map("sub", x, whole))
-    return _copysign(b, part, x), whole
+    return copysign(b, part, x), whole
 
 
 @_rule("ldexp")
