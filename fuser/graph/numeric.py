@@ -106,6 +106,14 @@ def without_nan(b: Builder, op: str, x: Value, y: Value) -> Value:
     return b.map("select", b.map("is_nan", x), y, plain)
 
 
+def logaddexp(b: Builder, x: Value, y: Value) -> Value:
+    """log(exp(x) + exp(y)) without overflow."""
+    gap = b.map("neg", b.map("abs", b.map("sub", x, y)))
+    same = b.map("eq", x, y)  # covers infinities, whose difference is nan
+    tail = b.map("select", same, math.log(2), log1p(b, b.map("exp", gap)))
+    return b.map("add", b.map("max", x, y), tail)
+
+
 def hypot(b: Builder, x: Value, y: Value) -> Value:
     """sqrt(x^2 + y^2) of floats over the whole range of their dtype. An infinity wins over NaN.
 

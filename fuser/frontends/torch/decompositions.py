@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+_KEPT = ("softshrink",)
+"""Operators whose parts round, or lose a sign of zero, where eager PyTorch does not."""
+
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """PyTorch's table of core ATen, less what the partitioner knows whole: attention. The LSTM
@@ -14,6 +17,10 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table: dict[Any, Callable[..., Any]] = dict(torch.export.default_decompositions())
     for name in ("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"):
         table.pop(getattr(torch.ops.aten, name).default, None)
+    for name in _KEPT:
+        table.pop(getattr(torch.ops.aten, name).default, None)
+    sampler = torch.ops.aten.grid_sampler_2d
+    table.update(torch._decomp.get_decompositions([sampler]))
     # As gathers and sums, which join the kernels around them; torch.compile has them so anyway.
     smooth = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
     names = [getattr(torch.ops.aten, name).vec for name in smooth]

@@ -36,6 +36,7 @@ from fuser.graph.numeric import (
     hypot,
     is_negative,
     log1p,
+    logaddexp,
     power,
     trunc,
     without_nan,
@@ -142,6 +143,7 @@ def _divide(b: Builder, x: Value, y: Value) -> Value:
 UFUNCS.update(
     floor_divide=floor_divide, power=power, float_power=power, trunc=trunc, expm1=expm1,
     log1p=log1p, arctan2=arctan2, hypot=hypot, copysign=copysign, signbit=is_negative,
+    logaddexp=logaddexp,
 )  # fmt: skip
 
 
@@ -217,20 +219,10 @@ def _ignoring_nan(b: Builder, op: str, x: Value, y: Value) -> Value:
     return without_nan(b, op, x, y)
 
 
-def _logaddexp(b: Builder, x: Value, y: Value) -> Value:
-    gap = b.map("neg", b.map("abs", b.map("sub", x, y)))
-    same = b.map("eq", x, y)  # covers infinities, whose difference is nan
-    tail = b.map("select", same, math.log(2), log1p(b, b.map("exp", gap)))
-    return b.map("add", b.map("max", x, y), tail)
-
-
-UFUNCS["logaddexp"] = _logaddexp
-
-
 @_rule("logaddexp2")
 def _logaddexp2(b: Builder, x: Value, y: Value) -> Value:
     scale = math.log(2)
-    total = _logaddexp(b, b.map("mul", x, scale), b.map("mul", y, scale))
+    total = logaddexp(b, b.map("mul", x, scale), b.map("mul", y, scale))
     return b.map("mul", total, 1 / scale)
 
 

@@ -43,7 +43,9 @@ def _scaled(op: str, boolean: str = "") -> Handler:
         dtype = promote(x, y)
         work = dtype if keeps_digits(dtype, y) else dtype.compute
         left, right = as_operands(b, (x, y), work)
-        return b.cast(b.map(boolean if boolean and dtype is dtypes.bool_ else op, left, right), dtype)
+        return b.cast(
+            b.map(boolean if boolean and dtype is dtypes.bool_ else op, left, right), dtype
+        )
 
     return handler
 
@@ -225,12 +227,6 @@ def log10(b: Builder, x: Value) -> Value:
     return b.map("mul", b.map("log", b.cast(x, to_float(x.dtype))), 1 / math.log(10))
 
 
-@aten("erfc")
-@in_opmath
-def erfc(b: Builder, x: Value) -> Value:
-    return b.map("add", b.map("neg", b.map("erf", b.cast(x, to_float(x.dtype)))), 1)
-
-
 @aten("square")
 def square(b: Builder, x: Value) -> Value:
     return b.map("mul", x, x)
@@ -243,7 +239,9 @@ def hypot(b: Builder, x: Value, y: Value) -> Value:
 
 @aten("signbit")
 def signbit(b: Builder, x: Value) -> Value:
-    return b.cast(numeric.is_negative(b, b.cast(x, dtypes.u8) if x.dtype is dtypes.bool_ else x), dtypes.bool_)
+    return b.cast(
+        numeric.is_negative(b, b.cast(x, dtypes.u8) if x.dtype is dtypes.bool_ else x), dtypes.bool_
+    )
 
 
 @aten("copysign")
@@ -395,6 +393,19 @@ def elu(b: Builder, x: Value, alpha: Any = 1, scale: Any = 1, input_scale: Any =
 @in_opmath
 def leaky_relu(b: Builder, x: Value, negative_slope: Any = 0.01) -> Value:
     return b.map("select", b.map("gt", x, 0), x, b.map("mul", x, negative_slope))
+
+
+@aten("softshrink")
+@in_opmath
+def softshrink(b: Builder, x: Value, width: Any = 0.5) -> Value:
+    """Towards 0 by `width`; 0 within it, and NaN as it is."""
+    below = b.map(
+        "select",
+        b.map("lt", x, -width),
+        b.map("add", x, width),
+        b.map("select", b.map("is_nan", x), x, 0),
+    )
+    return b.map("select", b.map("gt", x, width), b.map("sub", x, width), below)
 
 
 @aten("prelu", "_prelu_kernel")

@@ -12,6 +12,7 @@ import numpy as np
 from fuser.dtypes import f64
 from fuser.errors import FuserError, UnsupportedOpError, VerifyError
 from fuser.frontends.torch.importer import (  # noqa: F401  the handlers register themselves
+    bits,
     contraction,
     convolution,
     creation,
@@ -21,6 +22,10 @@ from fuser.frontends.torch.importer import (  # noqa: F401  the handlers registe
     normalization,
     pooling,
     reduction,
+    resampling,
+    scans,
+    searching,
+    special,
 )
 from fuser.frontends.torch.importer.registry import dtype_of, find
 from fuser.graph.builder import Builder
