@@ -24,6 +24,7 @@ from fuser.frontends.torch.importer import (  # noqa: F401  the handlers registe
     reduction,
     resampling,
     scans,
+    scattering,
     searching,
     special,
 )
