@@ -30,6 +30,8 @@ STIRLING = (
 )  # fmt: skip
 # log x - digamma(x) - 1 / (2x) = sum of these / x^(2k + 2), the series of its derivative
 DIGAMMA = tuple(coefficient * (2 * k + 1) for k, coefficient in enumerate(STIRLING))
+# trigamma(x) - 1 / x - 1 / (2 x^2) = sum of these / x^(2k + 3)
+TRIGAMMA = tuple(coefficient * (2 * k + 2) for k, coefficient in enumerate(DIGAMMA))
 ENOUGH = 10
 """From where Stirling's series has the digits of float64."""
 
@@ -58,11 +60,6 @@ def erfc(x: Term) -> Term:
     return where(size < 0.25, 1.0 - x.map("erf"), far)
 
 
-def _from_pole(x: Term) -> Term:
-    """|sin(pi x)| / pi from the distance to the nearest whole number, which is exact."""
-    return (x - x.map("round")).map("abs")
-
-
 @_in_double
 def lgamma(x: Term) -> Term:
     """The logarithm of |gamma(x)|; infinite at 0, -1, -2, ..."""
@@ -79,7 +76,7 @@ def lgamma(x: Term) -> Term:
     right = (now - 0.5) * log - now + math.log(2 * math.pi) / 2 + series - product.map("log")
     right = where(now > 1e300, now * (log - 1.0), right)
     right = where(now == INFINITY, INFINITY, right)
-    sine = (_from_pole(x) * math.pi).map("sin")
+    sine = ((x - x.map("round")).map("abs") * math.pi).map("sin")
     pole = (x <= 0.0) & (x.map("floor") == x)
     left = (math.pi / where(pole, 1.0, sine)).map("log") - right
     found = where(reflected, left, right)
@@ -108,3 +105,21 @@ def digamma(x: Term) -> Term:
     found = where(reflected, right - cotangent, right)
     found = where(pole, math.nan, found)
     return where(x == 0.0, -(1.0 / x), found)
+
+
+@_in_double
+def trigamma(x: Term) -> Term:
+    """The derivative of digamma; infinite at 0, -1, -2, ..."""
+    reflected = x < 0.5
+    now = where(reflected, 1.0 - x, x)
+    more = now * 0.0
+    for _ in range(ENOUGH):  # trigamma(x + 1) = trigamma(x) - 1 / x^2
+        small = now < float(ENOUGH)
+        more = where(small, more + 1.0 / (now * now), more)
+        now = where(small, now + 1.0, now)
+    inverse = 1.0 / now
+    square = inverse * inverse
+    right = inverse + square * 0.5 + polynomial(square, TRIGAMMA) * square * inverse + more
+    right = where(now == INFINITY, 0.0, right)
+    sine = ((x - x.map("round")) * math.pi).map("sin")
+    return where(reflected, (math.pi / sine) * (math.pi / sine) - right, right)

@@ -14,10 +14,11 @@ import numpy as np
 
 from fuser import dtypes
 from fuser.frontends.torch.importer.convolution import spread
-from fuser.frontends.torch.importer.registry import aten, in_opmath
+from fuser.frontends.torch.importer.registry import ATEN, Handler, aten, in_opmath
 from fuser.graph import compose
 from fuser.graph.builder import Builder
-from fuser.graph.ir import Value
+from fuser.graph.ir import TensorType, Value
+from fuser.graph.linear_index import linear_index_along
 from fuser.graph.windows import reduce_windows
 
 Bounds = tuple[np.ndarray, np.ndarray]
@@ -131,6 +132,29 @@ def _places_of_maxima(b: Builder, x: Value, lead: int, shape: Any) -> Value:
     row = b.map("mul", b.iota(found.type.shape, lead), places.shape[1])
     linear = b.emit("gather", b.constant(places.reshape(-1)), b.map("add", row, found), axis=0)
     return b.reshape(linear, (*x.shape[:lead], *shape))
+
+
+def _max_pool_backward(rank: int) -> Handler:
+    def handler(b: Builder, grad: Value, x: Value, places: Value) -> Value:
+        """Sums over the windows that have their maximum at an element."""
+        lead = x.shape[: x.type.rank - rank]
+        area, count = math.prod(x.shape[-rank:]), math.prod(grad.shape[-rank:])
+        wide = compose.stash(b, b.reshape(grad, (*lead, count)))
+        index = b.reshape(places, (*lead, count))
+        linear = linear_index_along(b, index, (*lead, area), len(lead))
+        size = math.prod(lead) * area
+        total = b.emit(
+            "scatter", b.full(0, TensorType(wide.dtype, (size,))),
+            b.reshape(linear, (wide.type.size,)), b.reshape(wide, (wide.type.size,)), axis=0,
+            reduction="add",
+        )  # fmt: skip
+        return b.cast(b.reshape(total, x.type.shape), x.dtype)
+
+    return handler
+
+
+ATEN["adaptive_max_pool2d_backward"] = _max_pool_backward(2)
+ATEN["adaptive_max_pool3d_backward"] = _max_pool_backward(3)
 
 
 def _output_sizes(x: Value, sizes: Any, scales: Any) -> list[int]:

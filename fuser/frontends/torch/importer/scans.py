@@ -64,6 +64,7 @@ def _with_places(b: Builder, x: Value, key: Value, axis: int) -> tuple[Value, Va
 @aten("logcumsumexp")
 @along_axis
 def logcumsumexp(b: Builder, x: Value, axis: int) -> Value:
+    """In a wider dtype, as PyTorch has it: its gradient subtracts such sums."""
     at = axis_of(axis, x.type.rank)
     if not x.type.size:
         return x
@@ -71,4 +72,5 @@ def logcumsumexp(b: Builder, x: Value, axis: int) -> Value:
     def combine(before: Value, after: Value) -> Value:
         return numeric.logaddexp(b, before, after)
 
-    return b.cast(by_doubling(b, compose.stash(b, x), at, combine, -np.inf), x.dtype)
+    wide = b.cast(x, dtypes.f64) if x.dtype is dtypes.f32 else compose.stash(b, x)
+    return b.cast(by_doubling(b, wide, at, combine, -np.inf), x.dtype)
