@@ -7,7 +7,7 @@ operands of the loop's dtypes and writes the primitives.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -320,7 +320,7 @@ def apply(ufunc: Any, inputs: tuple[Any, ...], dtype: Any = None) -> Any:
         raise TraceError(
             "integers to negative integer powers are not allowed", hint="make the power a float"
         )
-    operands = [lift(x, kind) for x, kind in zip(inputs, loop, strict=False)]
+    operands = [lift(x, _loop_kind(kind, kinds)) for x, kind in zip(inputs, loop, strict=False)]
 
     def call() -> tuple[Value, ...]:
         found = rule(trace.builder, *operands)
@@ -335,6 +335,13 @@ def apply(ufunc: Any, inputs: tuple[Any, ...], dtype: Any = None) -> Any:
     keep = weak if values[0].dtype.numpy == (default_kinds([weak])[0] if weak else None) else None
     wrapped = tuple(wrap(value, keep) for value in values)
     return wrapped if nout > 1 else wrapped[0]
+
+
+def _loop_kind(kind: np.dtype, given: Sequence[Any]) -> np.dtype:
+    """The dtype that a loop computes in. Where NumPy makes float16 of small integers, that is
+    float32: the result is then cast, and so rounded, whatever reads it."""
+    narrow = kind == np.float16 and all(k != np.float16 for k in given)
+    return np.dtype(np.float32) if narrow else kind
 
 
 def _order(kind: type) -> int:

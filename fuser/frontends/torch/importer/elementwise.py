@@ -145,8 +145,9 @@ def round_(b: Builder, x: Value, decimals: int = 0) -> Value:
         return x
     if not decimals:
         return b.map("round", x)
-    scale = 10.0**decimals
-    return b.map("div", b.map("round", b.map("mul", x, scale)), scale)
+    scale = 10.0 ** abs(decimals)  # exact; its reciprocal is not
+    there, back = ("div", "mul") if decimals < 0 else ("mul", "div")
+    return b.map(back, b.map("round", b.map(there, x, scale)), scale)
 
 
 @aten("trunc", "fix")

@@ -62,10 +62,25 @@ def clip(
 
 @array_function("round", "around")
 def round_(x: Any, /, decimals: int = 0, out: None = None) -> Any:
+    """To so many decimals. Integers keep their dtype, of which a rounded number may wrap around."""
+    value = lift(x)
+    if value.dtype.is_integer:
+        if decimals >= 0:
+            return wrap(value)
+        tens = _rounded(traced(x, np.dtype(np.float64)), decimals)
+        return tens.astype(np.int64).astype(value.dtype.numpy)
     if not decimals:
-        return apply(np.rint, (x,)) if lift(x).dtype.is_float else wrap(lift(x))
-    scale = 10.0**decimals
-    return apply(np.divide, (apply(np.rint, (apply(np.multiply, (x, scale)),)), scale))
+        return apply(np.rint, (x,))
+    if value.dtype is dtypes.bool_:
+        raise TraceError("truth values are rounded to no decimals only")
+    return _rounded(x, decimals)
+
+
+def _rounded(x: Any, decimals: int) -> Any:
+    """By a whole power of ten, which is exact: never by its reciprocal."""
+    scale = 10.0 ** abs(decimals)
+    there, back = (np.divide, np.multiply) if decimals < 0 else (np.multiply, np.divide)
+    return apply(back, (apply(np.rint, (apply(there, (x, scale)),)), scale))
 
 
 @array_function("nan_to_num")
