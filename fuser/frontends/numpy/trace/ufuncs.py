@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -53,6 +54,17 @@ def _rule(*names: str) -> Callable[[Rule], Rule]:
         return function
 
     return register
+
+
+def _in_float32(rule: Rule) -> Rule:
+    """For rules with constants of their own, which 16-bit floats do not hold: those are computed in
+    float32. What the caller multiplies by, NumPy rounds to the array's dtype."""
+
+    @wraps(rule)
+    def widened(b: Builder, *operands: Value) -> Value | tuple[Value, ...]:
+        return rule(b, *(stash(b, x) for x in operands))
+
+    return widened
 
 
 def _direct(op: str, boolean: str = "") -> Rule:
@@ -143,7 +155,7 @@ def _divide(b: Builder, x: Value, y: Value) -> Value:
 UFUNCS.update(
     floor_divide=floor_divide, power=power, float_power=power, trunc=trunc, expm1=expm1,
     log1p=log1p, arctan2=arctan2, hypot=hypot, copysign=copysign, signbit=is_negative,
-    logaddexp=logaddexp,
+    logaddexp=_in_float32(logaddexp),
 )  # fmt: skip
 
 
@@ -178,27 +190,32 @@ def _exp2(b: Builder, x: Value) -> Value:
 
 
 @_rule("log2")
+@_in_float32
 def _log2(b: Builder, x: Value) -> Value:
     return b.map("mul", b.map("log", x), 1 / math.log(2))
 
 
 @_rule("log10")
+@_in_float32
 def _log10(b: Builder, x: Value) -> Value:
     return b.map("mul", b.map("log", x), 1 / math.log(10))
 
 
 @_rule("cbrt")
+@_in_float32
 def _cbrt(b: Builder, x: Value) -> Value:
     root = b.map("mul", b.map("sign", x), b.map("pow", b.map("abs", x), 1 / 3))
     return b.map("select", b.map("eq", x, 0), x, root)  # either zero as it is
 
 
 @_rule("deg2rad", "radians")
+@_in_float32
 def _radians(b: Builder, x: Value) -> Value:
     return b.map("mul", x, math.pi / 180)
 
 
 @_rule("rad2deg", "degrees")
+@_in_float32
 def _degrees(b: Builder, x: Value) -> Value:
     return b.map("mul", x, 180 / math.pi)
 
@@ -220,6 +237,7 @@ def _ignoring_nan(b: Builder, op: str, x: Value, y: Value) -> Value:
 
 
 @_rule("logaddexp2")
+@_in_float32
 def _logaddexp2(b: Builder, x: Value, y: Value) -> Value:
     scale = math.log(2)
     total = logaddexp(b, b.map("mul", x, scale), b.map("mul", y, scale))

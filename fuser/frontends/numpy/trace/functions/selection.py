@@ -88,9 +88,9 @@ def nan_to_num(
     x: Any, copy: bool = True, nan: float = 0.0, posinf: Any = None, neginf: Any = None
 ) -> Any:
     b, value = current().builder, lift(x)
-    if not value.dtype.is_float:
+    if not value.dtype.is_float or value.dtype.numpy.kind == "V":  # NumPy leaves foreign floats
         return wrap(value)
-    limits = np.finfo(value.dtype.numpy) if value.dtype.bits > 16 else np.finfo(np.float16)
+    limits = np.finfo(value.dtype.numpy)
     high = float(limits.max) if posinf is None else posinf
     low = float(limits.min) if neginf is None else neginf
     infinite = b.map("is_inf", value)
