@@ -6,7 +6,6 @@ import math
 
 from fuser import dtypes
 from fuser.graph.builder import Builder
-from fuser.graph.compose import stash
 from fuser.graph.ir import Value
 
 
@@ -89,7 +88,7 @@ def is_negative(b: Builder, x: Value) -> Value:
     """Whether the sign is set, that of a zero and of NaN too."""
     if not x.dtype.is_float:
         return b.map("lt", x, 0)
-    wide = stash(b, x)
+    wide = b.cast(x, x.dtype.compute)
     whole = dtypes.i64 if wide.dtype is dtypes.f64 else dtypes.i32
     return b.map("lt", b.emit("float_bits", wide, dtype=whole), 0)
 
@@ -120,7 +119,7 @@ def hypot(b: Builder, x: Value, y: Value) -> Value:
     The squares of the narrower floats are those of float64, which neither over- nor underflow;
     float64 is computed in parts of the greater magnitude.
     """
-    size, width = b.map("abs", stash(b, x)), b.map("abs", stash(b, y))
+    size, width = (b.map("abs", b.cast(side, side.dtype.compute)) for side in (x, y))
     if x.dtype is dtypes.f64:
         most, least = b.map("max", size, width), b.map("min", size, width)
         usual = b.map("logical_and", b.map("gt", most, 0), b.map("lt", most, math.inf))

@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-_KEPT = ("softshrink",)
-"""Operators whose parts round, or lose a sign of zero, where eager PyTorch does not."""
-
-
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """PyTorch's table of core ATen, less what the partitioner knows whole: attention. The LSTM
     layer that PyTorch keeps for a library of its own is taken apart as well."""
@@ -17,10 +13,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table: dict[Any, Callable[..., Any]] = dict(torch.export.default_decompositions())
     for name in ("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"):
         table.pop(getattr(torch.ops.aten, name).default, None)
-    for name in _KEPT:
-        table.pop(getattr(torch.ops.aten, name).default, None)
-    sampler = torch.ops.aten.grid_sampler_2d
-    table.update(torch._decomp.get_decompositions([sampler]))
+    taken_apart = [getattr(torch.ops.aten, name) for name in ("dist", "grid_sampler_2d", "ldexp")]
+    table.update(torch._decomp.get_decompositions(taken_apart))
     # As gathers and sums, which join the kernels around them; torch.compile has them so anyway.
     smooth = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
     names = [getattr(torch.ops.aten, name).vec for name in smooth]

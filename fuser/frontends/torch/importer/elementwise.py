@@ -384,7 +384,7 @@ def gelu(b: Builder, x: Value, *, approximate: str = "none") -> Value:
 @in_opmath
 def elu(b: Builder, x: Value, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Value:
     inner = x if input_scale == 1 else b.map("mul", x, input_scale)
-    below = numeric.expm1(b, b.map("min", inner, 0))
+    below = compose.exp_minus_one(b, inner)
     below = below if alpha == 1 else b.map("mul", below, alpha)
     result = b.map("select", b.map("gt", x, 0), x, below)
     return result if scale == 1 else b.map("mul", result, scale)
@@ -394,19 +394,6 @@ def elu(b: Builder, x: Value, alpha: Any = 1, scale: Any = 1, input_scale: Any =
 @in_opmath
 def leaky_relu(b: Builder, x: Value, negative_slope: Any = 0.01) -> Value:
     return b.map("select", b.map("gt", x, 0), x, b.map("mul", x, negative_slope))
-
-
-@aten("softshrink")
-@in_opmath
-def softshrink(b: Builder, x: Value, width: Any = 0.5) -> Value:
-    """Towards 0 by `width`; 0 within it, and NaN as it is."""
-    below = b.map(
-        "select",
-        b.map("lt", x, -width),
-        b.map("add", x, width),
-        b.map("select", b.map("is_nan", x), x, 0),
-    )
-    return b.map("select", b.map("gt", x, width), b.map("sub", x, width), below)
 
 
 @aten("prelu", "_prelu_kernel")
