@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """PyTorch's table of core ATen, less what the partitioner knows whole: attention. The LSTM
     layer that PyTorch keeps for a library of its own is taken apart as well."""
