@@ -1,7 +1,7 @@
 """Resize and Upsample: axis by axis, as a weighted sum of gathers with fixed indices.
 
 Sizes and scales are known, so where an output element reads and with which weights is constant. An
-axis with many taps (antialiasing) is a matmul with the matrix of its weights instead.
+axis with many taps (antialiasing) is one gather, whose windows are summed.
 Source: the operator page of Resize; `test/case/node/resize.py` for what it leaves open.
 """
 
@@ -210,7 +210,7 @@ def _cubic(distance: Array, a: float) -> Array:
 
 def _apply(b: Builder, x: Value, axis: int, taps: _Taps) -> Value:
     if len(taps.index) > _MOST_GATHERS:
-        return _apply_matrix(b, x, axis, taps)
+        return _apply_windows(b, x, axis, taps)
     total: Value | None = None
     for index, weight in zip(taps.index, taps.weight, strict=True):
         part = b.emit("gather", x, b.constant(index), axis=axis)
@@ -222,12 +222,11 @@ def _apply(b: Builder, x: Value, axis: int, taps: _Taps) -> Value:
     return total
 
 
-def _apply_matrix(b: Builder, x: Value, axis: int, taps: _Taps) -> Value:
-    """The matmul of an axis with the matrix of its weights."""
-    rank = x.type.rank
-    check_table("the matrix of a resized axis", as_int(x.type.shape[axis]), len(taps.outside))
-    matrix = np.zeros((as_int(x.type.shape[axis]), taps.index.shape[1]))
-    for index, weight in zip(taps.index, taps.weight, strict=True):
-        np.add.at(matrix, (index, np.arange(len(index))), weight)
-    result = b.dot(x, b.constant(matrix.astype(x.dtype.numpy)), ((axis,), (0,)))
-    return b.transpose(result, [*range(axis), rank - 1, *range(axis, rank - 1)])
+def _apply_windows(b: Builder, x: Value, axis: int, taps: _Taps) -> Value:
+    """The taps of each output gathered along an axis of their own, weighted and summed. A matmul
+    with the matrix of the weights would multiply all other elements by 0, and infinities with them.
+    """
+    part = b.emit("gather", x, b.constant(taps.index.T), axis=axis)
+    factor = b.constant(taps.weight.T.astype(x.dtype.numpy))
+    weighted = b.map("mul", part, b.broadcast(factor, part.type.shape, (axis, axis + 1)))
+    return b.reduce("reduce_sum", weighted, [axis + 1])

@@ -13,6 +13,7 @@ from fuser.config import within
 from fuser.dtypes import f64
 from fuser.errors import FuserError, UnsupportedOpError, VerifyError
 from fuser.frontends.torch.importer import (  # noqa: F401  the handlers register themselves
+    bits,
     contraction,
     convolution,
     creation,
@@ -22,6 +23,11 @@ from fuser.frontends.torch.importer import (  # noqa: F401  the handlers registe
     normalization,
     pooling,
     reduction,
+    resampling,
+    scans,
+    scattering,
+    searching,
+    special,
 )
 from fuser.frontends.torch.importer.registry import dtype_of, find
 from fuser.graph.builder import Builder
