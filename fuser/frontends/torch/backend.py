@@ -17,20 +17,22 @@ before costs the same however many parameters there are (`steady.py`).
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from fuser.errors import DeviceError, LimitError, UnsupportedError, UsageError, check_keywords
+from fuser.errors import DeviceError, UnsupportedError, UsageError, check_keywords
 from fuser.frontends.torch.capture import Captured, Declined, capture
 from fuser.frontends.torch.decompositions import decompositions, training_decompositions
 from fuser.frontends.torch.direct import hands_on
 from fuser.frontends.torch.exported import CompiledProgram
 from fuser.frontends.torch.handed import hand_on
-from fuser.frontends.torch.importer import check_operators
+from fuser.frontends.torch.importer import check_operators, failed_node, without_handler
+from fuser.frontends.torch.leaving import Leaving, alike, around_nodes, tell, whole_graph
+from fuser.frontends.torch.left import in_pytorch, run_split
 from fuser.frontends.torch.module import CompiledModule
 from fuser.frontends.torch.program import FxProgram, Options
+from fuser.frontends.torch.split import split
 from fuser.limits import seldom_collected
 
 _log = logging.getLogger("fuser.compile")
@@ -65,9 +67,9 @@ def backend(
 ) -> Any:
     """What `torch.compile(m, backend="fuser")` calls with each graph that it captures.
 
-    options: the fields of `Options`. A graph that cannot be compiled runs in PyTorch, with a
-    warning that says why: an operator that is not supported, or a defect of fuser. In training the
-    forward and the backward graph are compiled apart.
+    options: the fields of `Options`. An operator that cannot be compiled runs in PyTorch, and what
+    is around it is compiled in parts; a warning says why: it is not supported, or there is a defect
+    of fuser. In training the forward and the backward graph are compiled apart.
     """
     import torch
 
@@ -196,21 +198,52 @@ def _compile_traced(module: Any, options: Options, name: str, compared: bool = F
 
 def _run(
     module: Any, options: Options, name: str, static: Sequence[int], changed: Mapping[int, int],
-    compared: bool,
+    compared: bool, told: set[str] | None = None,
 ) -> Any:  # fmt: skip
     """What runs a functional graph: takes a list of arguments, which it does not keep, and returns
     a list of results. static, changed: see `FxProgram`. compared: calls come with arguments of the
-    shapes, dtypes and devices that the graph was captured with."""
-    from functorch.compile import make_boxed_func
+    shapes, dtypes and devices that the graph was captured with. told: of what the user was warned.
 
-    fallen = False
+    Nodes that cannot be compiled run in PyTorch, and the graph around them is compiled in parts. So
+    it is in a forward graph and in its backward graph, whatever becomes of the other one: each
+    computes what it says from tensors with the values and strides that it says."""
+    told = set() if told is None else told
 
-    def leave(error: Exception) -> None:
-        nonlocal fallen
-        fallen = True
-        _warn(error)
+    def around(left: Mapping[str, Leaving]) -> Any:
+        found = split(module, left)
+        if found is None:
+            tell(whole_graph(module, left), told)
+            return in_pytorch(module)
+        tell(around_nodes(module, left), told)
+        given = [node.name for node in module.graph.find_nodes(op="placeholder")]
+        again = {given[place] for place in static}
+        runs = [
+            _run(
+                part.module, options, name,
+                [place for place, each in enumerate(part.inputs) if each in again], {}, False, told,
+            )
+            for part in found.parts
+        ]  # fmt: skip
+        return run_split(found, runs)
 
+    missing = without_handler(module)
+    if missing:
+        return around({node.name: Leaving(node) for node in missing})
     handed = hand_on(module)
+    instead: Any = None
+
+    def leave(error: Exception) -> Any:
+        nonlocal instead
+        blamed = failed_node(error)
+        nodes = {node.name: node for node in module.graph.nodes}
+        if blamed in nodes:
+            among = alike(nodes.values(), nodes[blamed])
+            instead = around({node.name: Leaving(node, error) for node in among})
+        else:
+            tell(whole_graph(module, {}, error), told)
+            instead = in_pytorch(module)
+        return instead
+
     try:
         program = FxProgram(
             handed.module, name, static, options, compared=compared, changed=changed
@@ -218,12 +251,11 @@ def _run(
     except _CALLERS:
         raise
     except Exception as error:
-        leave(error)
-        return make_boxed_func(module.forward)
+        return leave(error)
 
     def run(arguments: Sequence[Any]) -> Any:
-        if fallen:
-            return _in_pytorch(module, arguments)
+        if instead is not None:
+            return instead(arguments)
         call = program.steady(arguments)
         if call is None:
             try:
@@ -231,8 +263,7 @@ def _run(
             except _CALLERS:
                 raise
             except Exception as error:
-                leave(error)
-                return _in_pytorch(module, arguments)
+                return leave(error)(arguments)
         results = call(arguments)
         return results if handed.is_whole else handed.complete(results, arguments)
 
@@ -242,21 +273,5 @@ def _run(
     return run
 
 
-def _in_pytorch(module: Any, arguments: Sequence[Any]) -> Any:
-    """A graph in which autocast has done its part."""
-    import torch
-
-    with torch._C._DisableAutocast():
-        return module.forward(*arguments)
-
-
 _CALLERS = (UsageError, DeviceError)
 """What only the caller can mend: wrong options, and a device that is not there."""
-
-
-def _warn(error: Exception) -> None:
-    what = str(error)
-    if not isinstance(error, UnsupportedError | LimitError):
-        kind = type(error).__name__
-        what = f"compiling it failed, a defect of fuser; please report {kind}: {what}"
-    warnings.warn(f"fuser leaves a graph to PyTorch: {what}", RuntimeWarning, stacklevel=3)
