@@ -212,9 +212,9 @@ def _run(
     def around(left: Mapping[str, Leaving]) -> Any:
         found = split(module, left)
         if found is None:
-            tell(whole_graph(module, left), told)
+            tell(whole_graph(left), told)
             return in_pytorch(module)
-        tell(around_nodes(module, left), told)
+        tell(around_nodes(left), told)
         given = [node.name for node in module.graph.find_nodes(op="placeholder")]
         again = {given[place] for place in static}
         runs = [
@@ -240,7 +240,7 @@ def _run(
             among = alike(nodes.values(), nodes[blamed])
             instead = around({node.name: Leaving(node, error) for node in among})
         else:
-            tell(whole_graph(module, {}, error), told)
+            tell(whole_graph({}, error), told)
             instead = in_pytorch(module)
         return instead
 
