@@ -207,54 +207,41 @@ def _run(
     Nodes that cannot be compiled run in PyTorch, and the graph around them is compiled in parts. So
     it is in a forward graph and in its backward graph, whatever becomes of the other one: each
     computes what it says from tensors with the values and strides that it says."""
-    told = set() if told is None else told
-
-    def around(left: Mapping[str, Leaving]) -> Any:
-        found = split(module, left)
-        if found is None:
-            tell(whole_graph(left), told)
-            return in_pytorch(module)
-        tell(around_nodes(left), told)
-        given = [node.name for node in module.graph.find_nodes(op="placeholder")]
-        again = {given[place] for place in static}
-        runs = [
-            _run(
-                part.module, options, name,
-                [place for place, each in enumerate(part.inputs) if each in again], {}, False, told,
-            )
-            for part in found.parts
-        ]  # fmt: skip
-        return run_split(found, runs)
-
-    missing = without_handler(module)
-    if missing:
-        return around({node.name: Leaving(node) for node in missing})
     handed = hand_on(module)
+    told = set() if told is None else told
     instead: Any = None
 
     def leave(error: Exception) -> Any:
+        """What runs the graph from now on."""
         nonlocal instead
-        blamed = failed_node(error)
-        nodes = {node.name: node for node in module.graph.nodes}
-        if blamed in nodes:
-            among = alike(nodes.values(), nodes[blamed])
-            instead = around({node.name: Leaving(node, error) for node in among})
-        else:
+        nodes = {node.name: node for node in handed.module.graph.nodes}
+        blamed = nodes.get(failed_node(error) or "")
+        if blamed is None:
             tell(whole_graph({}, error), told)
-            instead = in_pytorch(module)
+            instead = in_pytorch(handed.module)
+        else:
+            among = alike(nodes.values(), blamed)
+            left = {node.name: Leaving(node, error) for node in among}
+            instead = _around(handed.module, left, options, name, static, told)
         return instead
 
-    try:
-        program = FxProgram(
-            handed.module, name, static, options, compared=compared, changed=changed
-        )  # fmt: skip
-    except _CALLERS:
-        raise
-    except Exception as error:
-        return leave(error)
+    program: FxProgram | None = None
+    missing = without_handler(handed.module)
+    if missing:
+        left = {node.name: Leaving(node) for node in missing}
+        instead = _around(handed.module, left, options, name, static, told)
+    else:
+        try:
+            program = FxProgram(
+                handed.module, name, static, options, compared=compared, changed=changed
+            )  # fmt: skip
+        except _CALLERS:
+            raise
+        except Exception as error:
+            leave(error)
 
-    def run(arguments: Sequence[Any]) -> Any:
-        if instead is not None:
+    def compute(arguments: Sequence[Any]) -> Any:
+        if program is None or instead is not None:
             return instead(arguments)
         call = program.steady(arguments)
         if call is None:
@@ -264,13 +251,35 @@ def _run(
                 raise
             except Exception as error:
                 return leave(error)(arguments)
-        results = call(arguments)
+        return call(arguments)
+
+    def run(arguments: Sequence[Any]) -> Any:
+        results = compute(arguments)
         return results if handed.is_whole else handed.complete(results, arguments)
 
-    run.program = program  # type: ignore[attr-defined]  # for tests and the curious
-    run.handed = handed  # type: ignore[attr-defined]
+    if program is not None:
+        run.program = program  # type: ignore[attr-defined]  # for tests and the curious
+        run.handed = handed  # type: ignore[attr-defined]
     run._boxed_call = True  # type: ignore[attr-defined]  # takes a list
     return run
+
+
+def _around(
+    module: Any, left: Mapping[str, Leaving], options: Options, name: str, static: Sequence[int],
+    told: set[str],
+) -> Any:  # fmt: skip
+    """What runs a graph of which PyTorch has these nodes. See `_run`."""
+    found = split(module, left)
+    if found is None:
+        tell(whole_graph(left), told)
+        return in_pytorch(module)
+    tell(around_nodes(left), told)
+    again = {found.arguments[place] for place in static}
+    runs = []
+    for part in found.parts:
+        places = [place for place, given in enumerate(part.inputs) if given in again]
+        runs.append(_run(part.module, options, name, places, {}, False, told))
+    return run_split(found, runs)
 
 
 _CALLERS = (UsageError, DeviceError)
