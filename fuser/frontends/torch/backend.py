@@ -240,21 +240,19 @@ def _run(
         except Exception as error:
             leave(error)
 
-    def compute(arguments: Sequence[Any]) -> Any:
-        if program is None or instead is not None:
-            return instead(arguments)
-        call = program.steady(arguments)
-        if call is None:
-            try:
-                call = program.prepare(arguments)
-            except _CALLERS:
-                raise
-            except Exception as error:
-                return leave(error)(arguments)
-        return call(arguments)
-
     def run(arguments: Sequence[Any]) -> Any:
-        results = compute(arguments)
+        if program is None or instead is not None:
+            results = instead(arguments)
+        else:
+            call = program.steady(arguments)
+            if call is None:
+                try:
+                    call = program.prepare(arguments)
+                except _CALLERS:
+                    raise
+                except Exception as error:
+                    call = leave(error)
+            results = call(arguments)
         return results if handed.is_whole else handed.complete(results, arguments)
 
     if program is not None:
