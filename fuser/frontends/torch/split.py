@@ -136,23 +136,27 @@ class _Splitter:
         )  # fmt: skip
 
     def _anywhere(self) -> set[Any]:
-        """Nodes that are made where they are read: views, numbers aside, and constants."""
+        """Nodes that are made where they are read: views, and constants."""
         found: set[Any] = set()
         constant: set[Any] = set()
+        given: set[Any] = set()  # arguments and views of them
         for node in self.nodes:
             if node.op == "get_attr":
                 found.add(node)
                 constant.add(node)
+            elif node.op == "placeholder":
+                given.add(node)
             if node not in self.made or not is_tensor(_value(node)):
                 continue
             sources = node.all_input_nodes
+            of_given = bool(sources) and sources[0] in given
             if constant.issuperset(sources) and node.target is not operator.getitem:
                 found.add(node)
                 constant.add(node)
-            elif _is_one_of(node, _VIEWS) or (
-                _is_one_of(node, _CHOICES) and sources[0].op == "placeholder"
-            ):
+            elif _is_one_of(node, _VIEWS) or (_is_one_of(node, _CHOICES) and of_given):
                 found.add(node)
+                if of_given:
+                    given.add(node)
         return found
 
     def _levels(self) -> dict[Any, int]:

@@ -174,7 +174,7 @@ class _Importer:
         except Exception as error:
             if isinstance(error, FuserError):
                 error.where = error.where or f"{node.name} ({name})"
-            setattr(error, _FAILED, failed_node(error) or node.name)
+            setattr(error, _FAILED, failed_node(error) or _operator_of(node).name)
             raise
 
     def _declared(self, found: Any, node: Any) -> Any:
@@ -200,9 +200,8 @@ class _Importer:
         declared = getattr(node, "meta", {}).get("val")
         if isinstance(found, Value) or not hasattr(declared, "dtype") or not node.users:
             return found
-        number, source = "", node
-        while source.target is operator.getitem:
-            number, source = f" {source.args[1]}", source.args[0]
+        source = _operator_of(node)
+        number = f" {node.args[1]}" if source is not node else ""
         error = UnsupportedOpError(
             f"result{number} of {source.target} is not supported", where=source.name
         )
@@ -245,6 +244,13 @@ class _Importer:
                 places.append(("=", result))
         self.graph.output_names = [f"output{i}" for i in range(len(self.graph.outputs))]
         return Imported(self.graph, tuple(places))
+
+
+def _operator_of(node: Any) -> Any:
+    """A node, or the one of several results that it takes one of."""
+    while node.target is operator.getitem:
+        node = node.args[0]
+    return node
 
 
 def _positional(
