@@ -31,6 +31,7 @@ from fuser.frontends.torch.importer import check_operators, failed_node, without
 from fuser.frontends.torch.leaving import Leaving, alike, around_nodes, tell, whole_graph
 from fuser.frontends.torch.left import in_pytorch, run_split
 from fuser.frontends.torch.module import CompiledModule
+from fuser.frontends.torch.partitioning import partition
 from fuser.frontends.torch.program import FxProgram, Options
 from fuser.frontends.torch.split import split
 from fuser.limits import seldom_collected
@@ -103,7 +104,6 @@ def _by_aot_autograd(module: Any, example_inputs: Sequence[Any], chosen: Options
     import torch
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch import config
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     # An optimizer changes parameters with every step: in training they are inputs.
     training = replace(chosen, freeze=False)
@@ -121,7 +121,7 @@ def _by_aot_autograd(module: Any, example_inputs: Sequence[Any], chosen: Options
         fw_compiler=lambda gm, inputs: _compile_traced(gm, training, "forward"),
         bw_compiler=lambda gm, inputs: _compile_traced(gm, training, "backward"),
         inference_compiler=infer,
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=partition,
         decompositions=training_decompositions() if differentiated else decompositions(),
     )
     # A view that is kept would be written beside the tensor that it views. What elementwise
