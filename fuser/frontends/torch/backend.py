@@ -28,10 +28,9 @@ from fuser.frontends.torch.direct import hands_on
 from fuser.frontends.torch.exported import CompiledProgram
 from fuser.frontends.torch.handed import hand_on
 from fuser.frontends.torch.importer import check_operators, failed_node, without_handler
-from fuser.frontends.torch.leaving import Leaving, alike, around_nodes, tell, whole_graph
+from fuser.frontends.torch.leaving import Leaving, alike, around_nodes, is_told, tell, whole_graph
 from fuser.frontends.torch.left import in_pytorch, run_split
 from fuser.frontends.torch.module import CompiledModule
-from fuser.frontends.torch.partitioning import partition
 from fuser.frontends.torch.program import FxProgram, Options
 from fuser.frontends.torch.split import split
 from fuser.limits import seldom_collected
@@ -105,12 +104,16 @@ def _by_aot_autograd(module: Any, example_inputs: Sequence[Any], chosen: Options
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch import config
 
+    from fuser.frontends.torch.draws import drawing_decompositions, number_draws
+    from fuser.frontends.torch.partitioning import partition
+
     # An optimizer changes parameters with every step: in training they are inputs.
     training = replace(chosen, freeze=False)
     differentiated = torch.is_grad_enabled()
     whole: list[Any] = []  # a graph for inference
 
     def infer(graph: Any, inputs: Sequence[Any]) -> Any:
+        number_draws(graph)
         run = _compile_traced(graph, chosen, "forward", compared=True)
         handed = getattr(run, "handed", None)
         if handed and handed.is_whole and hands_on(_metadata(), graph, example_inputs):
@@ -122,7 +125,10 @@ def _by_aot_autograd(module: Any, example_inputs: Sequence[Any], chosen: Options
         bw_compiler=lambda gm, inputs: _compile_traced(gm, training, "backward"),
         inference_compiler=infer,
         partition_fn=partition,
-        decompositions=training_decompositions() if differentiated else decompositions(),
+        decompositions={
+            **(training_decompositions() if differentiated else decompositions()),
+            **drawing_decompositions(),
+        },
     )
     # A view that is kept would be written beside the tensor that it views. What elementwise
     # functions make of tensors that are kept is made again where a matmul of the backward pass
@@ -271,7 +277,8 @@ def _around(
     if found is None:
         tell(whole_graph(left), told)
         return in_pytorch(module)
-    tell(around_nodes(left), told)
+    if is_told(left):
+        tell(around_nodes(left), told)
     again = {found.arguments[place] for place in static}
     runs = []
     for part in found.parts:

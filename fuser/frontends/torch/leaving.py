@@ -47,6 +47,11 @@ def whole_graph(left: Mapping[str, Leaving], error: Exception | None = None) -> 
     return f"fuser leaves a graph to PyTorch: {_operators(left.values())}. It has little else"
 
 
+def is_told(left: Mapping[str, Leaving]) -> bool:
+    """Whether there is something to say: not that PyTorch draws the seed of random numbers."""
+    return any(not str(each.node.target).startswith("fuser.seed") for each in left.values())
+
+
 def tell(text: str, told: set[str]) -> None:
     """Warn, once for each text."""
     if text not in told:
@@ -70,6 +75,8 @@ def _operators(left: Collection[Leaving]) -> str:
     """The operators, each once, with the reason and the first line of the program that has it."""
     found: dict[tuple[str, str], tuple[Leaving, int]] = {}
     for each in left:
+        if str(each.node.target).startswith("fuser.seed"):
+            continue
         key = str(each.node.target), each.why
         first, count = found.get(key, (each, 0))
         found[key] = first, count + 1

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from fuser.frontends.torch.draws import number_draws
+
 _ORDER = ("lt", "le", "gt", "ge")
 _EQUALITY = ("eq", "ne")
 
@@ -23,6 +25,7 @@ def partition(joint: Any, *arguments: Any, num_fwd_outputs: int, **named: Any) -
     """The forward and the backward graph of a joint one (see AOTAutograd)."""
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+    number_draws(joint)
     keep_compared(joint, num_fwd_outputs)
     return min_cut_rematerialization_partition(
         joint, *arguments, num_fwd_outputs=num_fwd_outputs, **named

@@ -20,6 +20,7 @@ from fuser.frontends.torch.importer import (  # noqa: F401  the handlers registe
     movement,
     normalization,
     pooling,
+    random,
     reduction,
 )
 from fuser.frontends.torch.importer.registry import dtype_of, find
