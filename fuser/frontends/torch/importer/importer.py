@@ -22,6 +22,7 @@ from fuser.frontends.torch.importer import (  # noqa: F401  the handlers registe
     movement,
     normalization,
     pooling,
+    random,
     reduction,
     resampling,
     scans,
@@ -76,17 +77,35 @@ def import_fx(
 
 def check_operators(module: Any) -> None:
     """Raise UnsupportedOpError if there are operators without a handler."""
-    missing = sorted({
-        str(node.target)
-        for node in module.graph.nodes
-        if node.op in ("call_module", "call_method")
-        or (node.op == "call_function" and _is_operator(node.target) and not _known(node.target))
-    })  # fmt: skip
+    missing = sorted({str(node.target) for node in without_handler(module)})
     if missing:
         raise UnsupportedOpError(
             f"operators that are not supported: {', '.join(missing)}",
             hint="torch.compile runs what is around them; fuser.compile needs all of them",
         )
+
+
+def without_handler(module: Any) -> list[Any]:
+    """The nodes of a GraphModule whose operators have no handler, in order."""
+    return [
+        node
+        for node in module.graph.nodes
+        if node.op in ("call_module", "call_method")
+        or (node.op == "call_function" and _is_operator(node.target) and not _known(node.target))
+    ]
+
+
+def failed_node(error: Exception) -> str | None:
+    """The name of the node at which reading a graph ended with this error, if it was there."""
+    return getattr(error, _FAILED, None)
+
+
+_FAILED = "fuser_fx_node"
+
+
+def is_ignored(node: Any) -> bool:
+    """Whether a node is a promise about sizes or values, of which nothing is read."""
+    return str(node.target).startswith(_IGNORED)
 
 
 def _is_operator(target: Any) -> bool:
@@ -144,16 +163,16 @@ class _Importer:
     def _call(self, node: Any) -> Any:
         args, kwargs = self._resolve(tuple(node.args)), self._resolve(dict(node.kwargs))
         name = str(node.target)
-        if name.startswith(_IGNORED):
+        if is_ignored(node):
             return None
         if name.startswith(("aten.sym_size", "aten.sym_numel", "aten.sym_stride")):
             return _size(name, *args)
         operands = list(values_in((args, tuple(kwargs.values()))))
         handler = find(node.target)
         args, kwargs = _positional(node.target, args, kwargs)
-        if handler is None:  # arithmetic of sizes, and getitem of several results
-            return self._of_sizes(node.target, args, kwargs)
         try:
+            if handler is None:  # arithmetic of sizes, and getitem of several results
+                return self._checked(self._of_sizes(node.target, args, kwargs), node)
             return self.recorder.record(
                 name.split(".")[1],
                 operands,
@@ -161,8 +180,10 @@ class _Importer:
                 values_in,
                 name=node.name,
             )
-        except FuserError as error:
-            error.where = error.where or f"{node.name} ({name})"
+        except Exception as error:
+            if isinstance(error, FuserError):
+                error.where = error.where or f"{node.name} ({name})"
+            setattr(error, _FAILED, failed_node(error) or _operator_of(node).name)
             raise
 
     def _declared(self, found: Any, node: Any) -> Any:
@@ -171,6 +192,8 @@ class _Importer:
         declared = getattr(node, "meta", {}).get("val")
         if isinstance(found, Value):
             return self._as_one(found, declared)
+        if hasattr(declared, "dtype"):
+            self._checked(found, node)
         if isinstance(found, list | tuple) and isinstance(declared, list | tuple):
             # PyTorch says of results that nobody reads what another device would give.
             read = {user.args[1] for user in node.users if user.target is operator.getitem}
@@ -179,6 +202,20 @@ class _Importer:
                 for i, (value, one) in enumerate(zip(found, declared, strict=False))
             )
         return found
+
+    def _checked(self, found: Any, node: Any) -> Any:
+        """What was found for a node, unless that is no tensor where PyTorch has one and reads it.
+        Raises UnsupportedOpError, at the operator whose result it is."""
+        declared = getattr(node, "meta", {}).get("val")
+        if isinstance(found, Value) or not hasattr(declared, "dtype") or not node.users:
+            return found
+        source = _operator_of(node)
+        number = f" {node.args[1]}" if source is not node else ""
+        error = UnsupportedOpError(
+            f"result{number} of {source.target} is not supported", where=source.name
+        )
+        setattr(error, _FAILED, source.name)
+        raise error
 
     def _as_one(self, value: Value, declared: Any) -> Value:
         if not hasattr(declared, "dtype"):
@@ -216,6 +253,13 @@ class _Importer:
                 places.append(("=", result))
         self.graph.output_names = [f"output{i}" for i in range(len(self.graph.outputs))]
         return Imported(self.graph, tuple(places))
+
+
+def _operator_of(node: Any) -> Any:
+    """A node, or the one of several results that it takes one of."""
+    while node.target is operator.getitem:
+        node = node.args[0]
+    return node
 
 
 def _positional(
