@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tests.fuzzing.judge import EPSILON, TINY
-from tests.fuzzing.program import BASIC, EXACT, FOLD, FUNCTION, SUM, Program, Statement
+from tests.fuzzing.program import BASIC, EXACT, FOLD, ORDER, SUM, Program, Statement
 
 Array = np.ndarray[Any, Any]
 
@@ -73,6 +73,10 @@ class Freedom:
         if statement.freedom == EXACT or dtype not in EPSILON:
             return value
         half = dtype in HALVES
+        if statement.freedom == ORDER:
+            wide = self.library.wide(value)
+            signs = self.rng.choice([0.0, -0.0], wide.shape)
+            return self.library.stored(value, np.where(wide == 0, signs, wide))
         if statement.freedom == BASIC or self._is_exact(statement, scope):
             units = 1.0 if half else 0.0
         else:

@@ -31,11 +31,12 @@ compare; the framework's own trace is wrong, too."""
 @dataclass(frozen=True)
 class Finding:
     """What became of a program. reason: why it was refused, or what is wrong; script: a program
-    that shows it."""
+    that shows it; group: what it has in common with other failures."""
 
     kind: str
     reason: str = ""
     script: str = ""
+    group: str = ""
 
     @property
     def failed(self) -> bool:
@@ -49,6 +50,7 @@ class Summary:
     programs: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
+    groups: Counter[str] = field(default_factory=Counter)
     failed: list[int] = field(default_factory=list)
 
     def add(self, seed: int, findings: Sequence[Finding], left_out: Sequence[str]) -> None:
@@ -69,12 +71,17 @@ class Summary:
             "failures": {kind: n for kind, n in known.items() if kind not in left_out},
             "left out": {kind: n for kind, n in known.items() if kind in left_out},
             "refusals": dict(self.refusals.most_common()),
+            "groups": dict(self.groups.most_common(60)),
             "failed seeds": sorted(self.failed)[:100],
             "seconds": round(seconds),
         })  # fmt: skip
 
 
 Check = Callable[[int, argparse.Namespace], Sequence[Finding]]
+
+
+SCRIPTS = 2
+"""Scripts printed of failures that have the same lines."""
 
 
 class TimeExceeded(BaseException):
@@ -104,6 +111,11 @@ def checked(check: Check, seed: int, options: argparse.Namespace) -> Sequence[Fi
             return check(seed, options)
     except TimeExceeded:
         return [Finding("slow", f"more than {options.limit:g} s")]
+    except Exception as error:
+        import traceback
+
+        text = traceback.format_exc()[-1500:]
+        return [Finding("fuzzer", f"{type(error).__name__}: {error}\n{text}")]
 
 
 def child(check: Check, options: argparse.Namespace) -> int:
@@ -159,7 +171,9 @@ def run_all(module: str, options: argparse.Namespace) -> int:
             for finding in findings:
                 if finding.failed and finding.kind not in options.left_out:
                     print(f"FAILED {seed} {finding.kind}: {finding.reason}", flush=True)
-                    if finding.script:
+                    name = f"{finding.kind}: {finding.group}"
+                    summary.groups[name] += bool(finding.group)
+                    if finding.script and summary.groups[name] <= SCRIPTS:
                         print(finding.script, flush=True)
 
     def ended() -> bool:

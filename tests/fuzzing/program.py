@@ -4,6 +4,7 @@ it, so a failing one is printed as it runs, and is made smaller by leaving out l
 A statement's freedom says how far two right evaluations of it may lie apart:
 
 - EXACT: one answer, bit by bit: movement, comparisons, integers, explicit casts;
+- ORDER: the same, but which of two zeros comes first is open (maxima, sorting);
 - BASIC: correctly rounded arithmetic: one answer, but a result of 16 bits may be left unrounded;
 - FUNCTION: a few units in the last place of the result;
 - SUM: terms may be added in any order (sums, means, matmuls), exact where the terms are small whole
@@ -14,7 +15,7 @@ A statement's freedom says how far two right evaluations of it may lie apart:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +23,8 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-EXACT, BASIC, FUNCTION, SUM, FOLD = "exact", "basic", "function", "sum", "fold"
+EXACT, ORDER, BASIC = "exact", "order", "basic"
+FUNCTION, SUM, FOLD = "function", "sum", "fold"
 
 
 @dataclass(frozen=True)
@@ -111,5 +113,7 @@ def renamed(text: str, old: str, new: str) -> str:
     return re.sub(rf"\b{old}\b", new, text)
 
 
-def choose(options: Sequence[Any], random: Any) -> Any:
-    return random.choice(list(options))
+def signature(program: Program) -> str:
+    """The lines without names and numbers: what failures have in common."""
+    lines = [NAME.sub("v", statement.line) for statement in program.statements]
+    return "; ".join(re.sub(r"(?<![\w.])-?\d+(\.\d+)?(e-?\d+)?", "n", line) for line in lines)

@@ -21,7 +21,7 @@ def shrunk(
     ends = time.monotonic() + seconds
 
     def better(trial: Program) -> bool:
-        if time.monotonic() > ends or size(trial) >= size(best):
+        if time.monotonic() > ends or weight(trial) >= weight(best):
             return False
         try:
             return fails(trial)
@@ -38,14 +38,14 @@ def shrunk(
                 break
         if changed:
             continue
-        for trial in (*_fed(best, values), *_plain(best)):
+        for trial in (*_fed(best, values), *_plain(best), *_shorter(best)):
             if better(trial):
                 best, changed = trial, True
                 break
     return best
 
 
-def size(program: Program) -> tuple[int, int, int]:
+def weight(program: Program) -> tuple[int, int, int]:
     """What is made less: lines and results first."""
     odd = sum(given.layout != "{0}" for given in program.inputs)
     return (
@@ -122,3 +122,21 @@ def _plain(program: Program) -> list[Program]:
         ))
         for given in program.inputs if given.layout != "{0}"
     ]  # fmt: skip
+
+
+def _shorter(program: Program) -> list[Program]:
+    """With every axis of one size made shorter."""
+    if any(given.other is not None for given in program.inputs):
+        return []
+    sizes = {n for given in program.inputs for n in given.array.shape if n > 1}
+    found = []
+    for size in sorted(sizes, reverse=True):
+        parts = {(0, 1), (0, size // 2), (size // 2, size), (1, size), (0, size - 1)}
+        for part in (slice(*ends) for ends in sorted(parts)):
+            found.append(replace(program, inputs=tuple(
+                replace(given, array=given.array[tuple(
+                    part if n == size else slice(None) for n in given.array.shape
+                )].copy())
+                for given in program.inputs
+            )))  # fmt: skip
+    return found

@@ -16,7 +16,7 @@ from tests.fuzzing.draw import Drawing
 from tests.fuzzing.freedom import Freedom, run
 from tests.fuzzing.jobs import REFUSED, RIGHT, SKIPPED, Finding
 from tests.fuzzing.judge import EPSILON, Seen, Verdict, judged
-from tests.fuzzing.program import Array, Input, Program, literal
+from tests.fuzzing.program import Array, Input, Program, literal, signature
 from tests.fuzzing.shrink import shrunk
 from tests.random_numpy.operators import DTYPES, MOVES
 
@@ -232,4 +232,4 @@ def check(seed: int, options: argparse.Namespace) -> list[Finding]:
     if not options.whole:
         program = shrunk(program, lambda trial: kind_of(trial)[0] == kind, values_of)
         reason = kind_of(program)[1]
-    return [Finding(kind, reason, script(program, f"{kind}: {reason}"))]
+    return [Finding(kind, reason, script(program, f"{kind}: {reason}"), signature(program))]

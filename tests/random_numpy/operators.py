@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.fuzzing.draw import Drawing
-from tests.fuzzing.program import BASIC, EXACT, FOLD, FUNCTION, SUM
+from tests.fuzzing.program import BASIC, EXACT, FOLD, FUNCTION, ORDER, SUM
 
 DTYPES = ("float32", "float32", "float32", "float64", "float16", "int32", "int64", "int8", "uint8",
           "int16", "uint16", "uint32", "uint64", "bool")  # fmt: skip
@@ -21,7 +21,8 @@ UNARY = {
     FOLD: ("sinc",),
 }  # fmt: skip
 BINARY = {
-    EXACT: ("maximum", "minimum", "fmax", "fmin", "equal", "not_equal", "less", "less_equal",
+    ORDER: ("maximum", "minimum", "fmax", "fmin"),
+    EXACT: ("equal", "not_equal", "less", "less_equal",
             "greater", "greater_equal", "logical_and", "logical_or", "logical_xor", "copysign",
             "bitwise_and", "bitwise_or", "bitwise_xor", "heaviside"),
     BASIC: ("add", "subtract", "multiply", "divide", "floor_divide", "remainder", "fmod", "add",
@@ -31,8 +32,9 @@ BINARY = {
 SYMBOLS = ("+", "-", "*", "/", "//", "%", "<", "<=", ">", ">=", "==", "!=")
 NUMBERS = ("2", "3", "-1", "0.5", "0.3", "-1.5", "1e-3", "41", "0.1", "7", "1", "0", "True")
 REDUCE = {
-    EXACT: ("max", "min", "any", "all", "argmax", "argmin", "count_nonzero", "amax", "ptp",
-            "nanmax", "nanmin"),
+    EXACT: ("any", "all", "argmax", "argmin", "count_nonzero"),
+    ORDER: ("max", "min", "amax", "nanmax", "nanmin"),
+    BASIC: ("ptp",),
     SUM: ("sum", "mean", "sum", "mean", "nansum", "nanmean"),
     FOLD: ("prod", "var", "std", "median", "nanstd"),
 }  # fmt: skip
@@ -101,7 +103,7 @@ def unary(d: Drawing) -> None:
 
 
 def binary(d: Drawing) -> None:
-    freedom = d.random.choice((EXACT, BASIC, BASIC, BASIC, FUNCTION))
+    freedom = d.random.choice((EXACT, ORDER, BASIC, BASIC, BASIC, BASIC, FUNCTION))
     x = d.pick()
     pair = [x, mate(d, x)]
     if d.chance(0.3):
@@ -118,7 +120,7 @@ def symbol(d: Drawing) -> None:
 
 
 def reduce(d: Drawing) -> None:
-    freedom = d.random.choice((EXACT, SUM, SUM, FOLD))
+    freedom = d.random.choice((EXACT, ORDER, BASIC, SUM, SUM, SUM, FOLD))
     x = d.pick(lambda n: d.rank(n) > 0)
     name = d.random.choice(REDUCE[freedom])
     several = not name.startswith("arg") and name != "median"
@@ -147,7 +149,7 @@ def order(d: Drawing) -> None:
     elif pick == "roll":
         d.attempt(f"np.roll({x}, {d.random.randint(-3, 3)}, axis={d.axis(x)})")
     else:
-        d.attempt(f"np.{pick}({x}, axis={d.axis(x)})")
+        d.attempt(f"np.{pick}({x}, axis={d.axis(x)})", ORDER if pick == "sort" else EXACT)
 
 
 def take(d: Drawing) -> None:
@@ -221,7 +223,7 @@ def choose(d: Drawing) -> None:
         d.attempt(f"np.where({condition}, {x}, {y})")
     elif pick < 0.8:
         low, high = sorted(d.random.sample((-2, -1, 0, 1, 3, 5), 2))
-        d.attempt(f"np.clip({x}, {low}, {high})")
+        d.attempt(f"np.clip({x}, {low}, {high})", ORDER)
     else:
         d.attempt(f"np.select([{x} > 1, {x} > 0], [{x}, {y}], 2)")
 
@@ -296,6 +298,8 @@ def change(d: Drawing) -> None:
         if not d.attempt(f"{name}[{index(d, name, arrays=False)}]"):
             return
     view = d.names[-1]
+    if not hasattr(d.value(view), "setflags") or not d.rank(view):  # a number, no array
+        return
     for _ in range(d.random.randint(1, 2)):
         y = mate(d, view)
         pick = d.random.random()
@@ -306,7 +310,7 @@ def change(d: Drawing) -> None:
         elif pick < 0.85:
             d.attempt(f"{view}[{view} > 0] = {d.random.choice(NUMBERS)}", changes=view)
         elif pick < 0.92:
-            d.attempt(f"{view}.sort()", changes=view)
+            d.attempt(f"{view}.sort()", ORDER, changes=view)
         else:
             d.attempt(f"{view}.fill({d.random.choice(('2', '0'))})", changes=view)
     if d.chance(0.5):
