@@ -3,7 +3,8 @@
 The right answers are a set: eager's, and what other evaluations gave that used the freedom of each
 statement (`tests.fuzzing.program`). An element for which all of them agree has one right answer, to
 the bit and the sign of zero. Where they differ by d, a result may lie 2 d from eager's, and by a
-unit in the last place. What fails so is near the float64 value or it is not: then it is "wrong",
+unit in the last place; where they differ by more than the element itself (a pole, a full
+cancellation), nothing is said of it. What fails so is near the float64 value or it is not: then it is "wrong",
 else only "bits" or, if nothing but the sign of zeros is off, "sign".
 """
 
@@ -122,6 +123,7 @@ def wrong_elements(
         unit = EPSILON[eager.dtype] * np.abs(b) + TINY[eager.dtype]
         free = spread > 0
         allowed = np.where(free, REACH * spread + unit, 0.0)
+        right |= free & (spread > np.abs(b))
         if slack:
             allowed = allowed + slack * unit
         gap = np.abs(a - b)
