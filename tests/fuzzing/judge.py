@@ -103,9 +103,7 @@ def _one(
     return None
 
 
-def wrong_elements(
-    found: Seen, eager: Seen, rivals: Sequence[Array], slack: float = 0.0
-) -> Array:
+def wrong_elements(found: Seen, eager: Seen, rivals: Sequence[Array], slack: float = 0.0) -> Array:
     """Where an array is none of the right answers."""
     a, b = found.array, eager.array
     if not eager.is_float:

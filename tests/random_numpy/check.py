@@ -208,7 +208,11 @@ def values_of(program: Program) -> Mapping[str, Input]:
 def script(program: Program, what: str) -> str:
     """A program that shows what fuser does."""
     names = ", ".join(given.name for given in program.inputs)
-    lines = [f'"""{what}"""'.replace("\n", " "), "import numpy as np, fuser", "from numpy import inf, nan"]
+    lines = [
+        f'"""{what}"""'.replace("\n", " "),
+        "import numpy as np, fuser",
+        "from numpy import inf, nan",
+    ]
     lines += [
         f"{x.name} = np.array({literal(x.array)}, np.dtype({x.dtype!r})).reshape({x.array.shape})"
         for x in program.inputs

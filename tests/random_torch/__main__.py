@@ -21,7 +21,9 @@ from tests.fuzzing.jobs import main
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--door", default="", help="module, compile, dynamic, always dynamic, train")
+    parser.add_argument(
+        "--door", default="", help="module, compile, dynamic, always dynamic, train"
+    )
 
 
 if __name__ == "__main__":

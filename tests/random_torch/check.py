@@ -273,9 +273,7 @@ def traced(module: Any, inputs: Any) -> Any:
     def compiler(graph: Any, _: Any) -> Any:
         return make_boxed_func(graph.forward)
 
-    made = aot_autograd(
-        fw_compiler=compiler, bw_compiler=compiler, decompositions=decompositions()
-    )
+    made = aot_autograd(fw_compiler=compiler, bw_compiler=compiler, decompositions=decompositions())
     return made(module, inputs)
 
 
