@@ -36,7 +36,7 @@ class Drawing:
         self.names: list[str] = []
         self.special = source.random() < 0.12
 
-    # what there is ---------------------------------------------------------------------------------
+    # what there is --------------------------------------------------------------------------------
 
     def begin(self, inputs: Sequence[Input], make: Callable[[Input, Array], Any]) -> None:
         self.inputs = list(inputs)
@@ -91,7 +91,7 @@ class Drawing:
     def chance(self, share: float) -> bool:
         return self.random.random() < share
 
-    # lines -----------------------------------------------------------------------------------------
+    # lines ----------------------------------------------------------------------------------------
 
     def attempt(self, text: str, freedom: str = EXACT, changes: str = "") -> bool:
         """Add a line if it runs and its result may be compared. changes: the name it changes."""
@@ -158,13 +158,14 @@ class Drawing:
     def has_halves(self) -> bool:
         return any(self.dtype(name) in HALVES for name in self.names)
 
-    # data ------------------------------------------------------------------------------------------
+    # data -----------------------------------------------------------------------------------------
 
     def array(self, dtype: str, shape: Sequence[int]) -> Array:
         """Floats are made as float64 that the dtype holds; few digits, so that they are short."""
         rng = np.random.default_rng(self.random.getrandbits(32))
+        found: Array
         if dtype == "bool":
-            return rng.random(shape) < 0.5
+            return np.asarray(rng.random(shape) < 0.5)
         if dtype in INTS:
             low = 0 if dtype.startswith("u") else -6
             found = rng.integers(low, 8, shape)

@@ -81,7 +81,7 @@ class Freedom:
             units = 1.0 if half else 0.0
         else:
             units = 1.5 if half else FUNCTION_UNITS
-        if not units:
+        if not units and statement.freedom != SUM:
             return value
         wide = self.library.wide(value)
         reach = units * self.wider * EPSILON[dtype] * np.abs(wide)
@@ -89,6 +89,8 @@ class Freedom:
         reach = reach + np.where((wide != 0) | (half and self.zeros), unit, 0.0)
         if half and statement.freedom in (SUM, FOLD):
             reach = reach + self._terms(statement, scope)
+        if statement.freedom == SUM:  # whether a sum begins with 0 or with its first term
+            wide = np.where(wide == 0, self.rng.choice([0.0, -0.0], wide.shape), wide)
         random = self.rng.uniform(-1, 1, wide.shape)
         with np.errstate(all="ignore"):
             moved = wide + random * np.where(np.isfinite(wide), reach, 0.0)

@@ -1,8 +1,8 @@
 """Random programs by their numbers, in child processes, and one line of JSON at the end.
 
-A child prints a line of JSON before and after each program, so that the parent knows which one ended
-a process or hangs; another child goes on with the next. A module with a command calls `main` with
-itself and a function of (seed, options) that returns the findings of one program.
+A child prints a line of JSON before and after each program, so that the parent knows which one
+ended a process or hangs; another child goes on with the next. A module with a command calls `main`
+with itself and a function of (seed, options) that returns the findings of one program.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 RIGHT, REFUSED, SKIPPED, TRACE = "right", "refused", "skipped", "trace"
@@ -75,6 +76,14 @@ class Summary:
             "failed seeds": sorted(self.failed)[:100],
             "seconds": round(seconds),
         })  # fmt: skip
+
+
+def save(options: argparse.Namespace, name: str, kind: str, seed: int, text: str) -> None:
+    """Write a script into the folder of `--scripts`, if there is one."""
+    if getattr(options, "scripts", ""):
+        folder = Path(options.scripts)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}_{kind.replace(' ', '_')}_{seed}.py").write_text(text + "\n")
 
 
 Check = Callable[[int, argparse.Namespace], Sequence[Finding]]
@@ -141,6 +150,7 @@ def arguments(module: str, about: str, add: Callable[[argparse.ArgumentParser], 
     parser.add_argument(
         "--skip-kind", default="", metavar="KIND,...", help="count these failures, no more"
     )
+    parser.add_argument("--scripts", default="", metavar="FOLDER", help="write failures here")
     parser.add_argument("--whole", action="store_true", help="do not make failing programs small")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     add(parser)
@@ -177,7 +187,7 @@ def run_all(module: str, options: argparse.Namespace) -> int:
                         print(finding.script, flush=True)
 
     def ended() -> bool:
-        return time.monotonic() - started > options.seconds
+        return bool(time.monotonic() - started > options.seconds)
 
     def work(first: int) -> None:
         stop = min(first + options.chunk, last)

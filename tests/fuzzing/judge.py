@@ -4,8 +4,8 @@ The right answers are a set: eager's, and what other evaluations gave that used 
 statement (`tests.fuzzing.program`). An element for which all of them agree has one right answer, to
 the bit and the sign of zero. Where they differ by d, a result may lie 2 d from eager's, and by a
 unit in the last place; where they differ by more than the element itself (a pole, a full
-cancellation), nothing is said of it. What fails so is near the float64 value or it is not: then it is "wrong",
-else only "bits" or, if nothing but the sign of zeros is off, "sign".
+cancellation), nothing is said of it. What fails so is near the float64 value or it is not: then it
+is "wrong", else only "bits" or, if nothing but the sign of zeros is off, "sign".
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ A statement's freedom says how far two right evaluations of it may lie apart:
 - BASIC: correctly rounded arithmetic: one answer, but a result of 16 bits may be left unrounded;
 - FUNCTION: a few units in the last place of the result;
 - SUM: terms may be added in any order (sums, means, matmuls), exact where the terms are small whole
-  numbers;
+  numbers, but for the sign of a zero;
 - FOLD: operands and result move by a few units (softmax, norms, variances).
 """
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-
 from tests.fuzzing.draw import Drawing
 from tests.fuzzing.program import BASIC, EXACT, FOLD, FUNCTION, ORDER, SUM
 
@@ -223,9 +221,11 @@ def move(d: Drawing) -> None:
     pads = [d.random.randint(0, 2) for _ in range(2 * min(2, rank))]
     at = d.random.randint(0, rank)
     texts = [
-        f"{x}.reshape(-1)", f"{x}.flatten()", f"{x}.permute({tuple(order)})", f"{x}.unsqueeze({at})",
+        f"{x}.reshape(-1)", f"{x}.flatten()", f"{x}.permute({tuple(order)})",
+        f"{x}.unsqueeze({at})",
         f"{x}.squeeze()", f"{x}.clone()", f"{x}.contiguous()", f"{x}.expand({(2, *shape)})",
-        f"{x}.expand({tuple(wide)})", f"torch.stack([{x}, {x}], {at})", f"{x}.repeat({(2,) * rank})",
+        f"{x}.expand({tuple(wide)})", f"torch.stack([{x}, {x}], {at})",
+        f"{x}.repeat({(2,) * rank})",
         f"torch.nn.functional.pad({x}, {pads}, value={d.random.choice(('0', '1.5'))})",
         f"torch.broadcast_to({x}, {(3, *shape)})", f"{x}.detach()", f"{x}.view_as({x})",
         f"{x}.view(-1)", f"torch.atleast_2d({x})",
@@ -274,8 +274,10 @@ def product(d: Drawing) -> None:
              f"torch.kron({x}, {y})", f"torch.addmm({y}, {x}, {x}.mT)"]  # fmt: skip
     freedom = SUM
     if rank == 3 and d.is_float(x):
-        texts += [f"torch.nn.functional.conv1d({x}, {x}[:2, :, :2])",
-                  f"torch.nn.functional.conv1d({x}, {x}[:1, :, :3], padding=1, stride=2)"]  # fmt: skip
+        texts += [
+            f"torch.nn.functional.conv1d({x}, {x}[:2, :, :2])",
+            f"torch.nn.functional.conv1d({x}, {x}[:1, :, :3], padding=1, stride=2)",
+        ]
     if rank == 4 and d.is_float(x):
         texts += [f"torch.nn.functional.conv2d({x}, {x}[:2, :, :3, :3], padding=1)"] * 3
     d.attempt(d.random.choice(texts), freedom)
@@ -286,7 +288,8 @@ def layer(d: Drawing) -> None:
     x = d.pick(lambda n: d.rank(n) > 0 and d.is_float(n))
     f = "torch.nn.functional"
     texts = [
-        (f"{f}.layer_norm({x}, {x}.shape[-1:])", FOLD), (f"{f}.normalize({x}, dim={d.axis(x)})", FOLD),
+        (f"{f}.layer_norm({x}, {x}.shape[-1:])", FOLD),
+        (f"{f}.normalize({x}, dim={d.axis(x)})", FOLD),
         (f"{f}.rms_norm({x}, {x}.shape[-1:])", FOLD), (f"{f}.glu({x}, {d.axis(x)})", FOLD),
         (f"{f}.avg_pool1d({x}, 2, 1)", SUM), (f"{f}.max_pool1d({x}, 2, 2)", ORDER),
         (f"{f}.mse_loss({x}, {x} * 0.5)", FOLD), (f"{f}.softmin({x}, {d.axis(x)})", FOLD),
@@ -344,17 +347,19 @@ def change(d: Drawing) -> None:
             (f"{view}[{index(d, view)}] = {y}", EXACT), (f"{view}[{index(d, view)}] = {y}", EXACT),
             (f"{view}[{index(d, view, False)}] {symbol} {d.random.choice(NUMBERS)}", BASIC),
             (f"{view}[{view} > 0] = {d.random.choice(NUMBERS)}", EXACT),
-            (f"{view}.add_({y})", BASIC), (f"{view}.mul_({y})", BASIC), (f"{view}.copy_({y})", EXACT),
+            (f"{view}.add_({y})", BASIC), (f"{view}.mul_({y})", BASIC),
+            (f"{view}.copy_({y})", EXACT),
             (f"{view}.relu_()", ORDER), (f"{view}.zero_()", EXACT), (f"{view}.exp_()", FUNCTION),
             (f"{view}.clamp_(-1, 1)", ORDER), (f"{view}.fill_({d.random.choice(NUMBERS)})", EXACT),
             (f"{view}.masked_fill_({view} > 0, 0.5)", EXACT), (f"{view}.neg_()", EXACT),
-            (f"{view}.index_add_({axis}, torch.tensor([0, 0]), {view}.narrow({axis}, 0, 2) * 2)", SUM),
+            (f"{view}.index_add_({axis}, torch.tensor([0, 0]), {view}.narrow({axis}, 0, 2) * 2)",
+             SUM),
             (f"{view}.index_copy_({axis}, torch.tensor([1, 0]), {view}.narrow({axis}, 0, 2) * 2)",
              BASIC),
             (f"{view}.index_fill_({axis}, torch.tensor([0]), 3)", EXACT),
             (f"{view}.scatter_({axis}, torch.zeros_like({view}, dtype=torch.int64), 2)", EXACT),
             (f"{view}.sub_({y}, alpha=2)", FUNCTION), (f"{view}.div_({y})", BASIC),
-            (f"{view}.scatter_add_({axis}, torch.zeros_like({view}, dtype=torch.int64), {view} * 1)",
+            (f"{view}.scatter_add_({axis}, torch.zeros_like({view}).long(), {view} * 1)",
              SUM),
         )  # fmt: skip
         text, freedom = d.random.choice(texts)
@@ -388,5 +393,3 @@ MOVES: dict[Callable[[Drawing], None], float] = {
     unary: 10, binary: 9, symbol: 9, ternary: 5, reduce: 9, scan: 2, order: 2.5, take: 8, move: 12,
     cast: 4, product: 5, layer: 4, create: 3, change: 9, scatter: 2.5,
 }  # fmt: skip
-
-assert torch.__version__

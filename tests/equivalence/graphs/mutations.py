@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -329,7 +330,8 @@ class Where:
     place: int
 
 
-BY_NAME = {change.__name__: change for change in (*CHANGES, *NODE_CHANGES)}
+BY_NAME = {change.__name__: change for change in CHANGES}
+NODES_BY_NAME = {change.__name__: change for change in NODE_CHANGES}
 
 
 def mutated(
@@ -345,10 +347,10 @@ def mutated(
     changes = {where.place: where.change for where in places}
     for place, node in enumerate(graph.nodes):
         name = changes.get(place, "")
-        change = BY_NAME.get(name)
+        change, of_node = BY_NAME.get(name), NODES_BY_NAME.get(name)
         made: list[Value] | None = None
-        if change in NODE_CHANGES:
-            made = attempt(m, lambda c=change, n=node: c(m, n))
+        if of_node is not None:
+            made = attempt(m, partial(of_node, m, node))
         if made is None:
             made = [*m.graph.add(
                 node.op, [m.table[v] for v in node.inputs], [v.type for v in node.outputs],
@@ -357,14 +359,18 @@ def mutated(
         else:
             touched |= set(node.outputs)
         m.table |= dict(zip(node.outputs, made, strict=True))
-        if change is not None and change not in NODE_CHANGES:
-            found = attempt(m, lambda c=change, v=made[0]: [c(m, v)])
+        if change is not None:
+            found = attempt(m, partial(alone, change, m, made[0]))
             if found is not None:
                 m.table[node.output] = found[0]
                 touched.add(node.output)
     m.graph.outputs = [m.table[value] for value in graph.outputs]
     m.graph.output_names = list(graph.output_names)
     return m.graph, m.feeds, touched
+
+
+def alone(change: Change, m: Mutant, x: Value) -> list[Value]:
+    return [change(m, x)]
 
 
 def attempt(m: Mutant, make: Callable[[], list[Value]]) -> list[Value] | None:
