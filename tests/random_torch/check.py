@@ -339,7 +339,7 @@ def kind_of(program: Program, door: str) -> tuple[str, str]:
     except FuserError as error:
         return f"error {type(error).__name__}", str(error)[:600]
     except Exception as error:
-        if door != "module" and not _trace_is_right(program, door):
+        if not (_exports(program) if door == "module" else _trace_is_right(program, door)):
             return TRACE, plain(str(error))
         return f"raw {type(error).__name__}", str(error)[:600]
     wrong = verdict(program, door, found)
@@ -360,6 +360,19 @@ def _trace_is_right(program: Program, door: str) -> bool:
         return verdict(program, door, found) is None
     except Exception:
         return False
+
+
+def _exports(program: Program) -> bool:
+    """Whether torch.export takes the program."""
+    values = operands(program, [given.array for given in program.inputs], "module")
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            module = Module(program.function(LIBRARY.names))
+            torch.export.export(module, tuple(values), strict=False).run_decompositions()
+    except Exception:
+        return False
+    return True
 
 
 def plain(text: str) -> str:
