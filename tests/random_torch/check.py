@@ -204,12 +204,17 @@ def evaluated(
             hook = partial(moved, freedom=freedom)
             value.register_hook(hook)  # type: ignore[no-untyped-call]
 
-    with torch.set_grad_enabled(door == "train"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for value in values:
-            notice(value)
-        scope = run(program, LIBRARY, values, freedom, rewrite, notice)
-        return observed([scope[name] for name in program.outputs], values, door)
+    default = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64 if double else default)  # of whole numbers, too
+        with torch.set_grad_enabled(door == "train"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for value in values:
+                notice(value)
+            scope = run(program, LIBRARY, values, freedom, rewrite, notice)
+            return observed([scope[name] for name in program.outputs], values, door)
+    finally:
+        torch.set_default_dtype(default)
 
 
 def moved(gradient: Any, freedom: Freedom) -> Any:
