@@ -24,6 +24,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.foreign_sections import replace_section
+from tests.fuzzing.document import section
+
 RIGHT, REFUSED, SKIPPED, TRACE = "right", "refused", "skipped", "trace"
 """Kinds that are no failures: nothing is wrong; fuser says that it cannot; there was nothing to
 compare; the framework's own trace is wrong, too."""
@@ -150,6 +153,7 @@ def arguments(module: str, about: str, add: Callable[[argparse.ArgumentParser], 
     parser.add_argument(
         "--skip-kind", default="", metavar="KIND,...", help="count these failures, no more"
     )
+    parser.add_argument("--document", default="", metavar="PAGE", help="write the section there")
     parser.add_argument("--scripts", default="", metavar="FOLDER", help="write failures here")
     parser.add_argument("--whole", action="store_true", help="do not make failing programs small")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
@@ -160,16 +164,27 @@ def arguments(module: str, about: str, add: Callable[[argparse.ArgumentParser], 
 
 
 def main(
-    module: str, about: str, check: Check,
+    module: str, about: str, title: str, check: Check,
     add: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
 ) -> int:  # fmt: skip
-    """The command of a module. Returns 1 if a program failed in a way that is not left out."""
-    options = arguments(module, about, add)
-    return child(check, options) if options.child else run_all(module, options)
+    """The command of a module. about: its docstring, of which the second paragraph says what is
+    done; title: that of its section in the page of `--document`. Returns 1 if a program failed in a
+    way that is not left out."""
+    text = about.split("\n\n")[1]
+    options = arguments(module, text, add)
+    if options.child:
+        return child(check, options)
+    summary, seconds = run_all(module, options)
+    line = summary.line(options.left_out, seconds)
+    print(line)
+    if options.document:
+        page = section(text, module, json.loads(line))
+        replace_section(Path(options.document), title, page)
+    return int(bool(summary.failed))
 
 
-def run_all(module: str, options: argparse.Namespace) -> int:
-    """All programs, in `jobs` processes at a time; prints failures and the summary."""
+def run_all(module: str, options: argparse.Namespace) -> tuple[Summary, float]:
+    """All programs, in `jobs` processes at a time, and the seconds they took; prints failures."""
     started = time.monotonic()
     last = options.seed + options.programs
     summary = Summary()
@@ -196,8 +211,7 @@ def run_all(module: str, options: argparse.Namespace) -> int:
 
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(work, range(options.seed, last, options.chunk)))
-    print(summary.line(options.left_out, time.monotonic() - started))
-    return int(bool(summary.failed))
+    return summary, time.monotonic() - started
 
 
 def follow(
@@ -249,5 +263,5 @@ def follow(
     return at + 1
 
 
-OWN = ("seed", "programs", "seconds", "jobs", "chunk", "child", "left_out")
+OWN = ("seed", "programs", "seconds", "jobs", "chunk", "child", "left_out", "document")
 """Options that are the parent's."""

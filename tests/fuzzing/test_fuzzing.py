@@ -9,11 +9,14 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.foreign_sections import replace_section
 from tests.fuzzing import jobs
+from tests.fuzzing.document import section
 from tests.fuzzing.freedom import Freedom
 from tests.fuzzing.jobs import REFUSED, RIGHT, Finding, Summary, TimeExceeded, checked, limited
 from tests.fuzzing.judge import Seen, judged
@@ -179,6 +182,19 @@ def test_the_summary_counts_kinds_and_reasons() -> None:
     assert told["failed seeds"] == [4]
 
 
+def test_a_run_is_a_section_of_the_page(tmp_path: Path) -> None:
+    summary = Summary()
+    for seed, kind in enumerate((RIGHT, RIGHT, REFUSED, "wrong", "bits")):
+        summary.add(seed, [Finding(kind, "a | b" if kind == REFUSED else "")], ["bits"])
+    text = section("Programs.", "tests.x", json.loads(summary.line(["bits"], 1.0)))
+    assert "| 5 | 2 | 1 | 0 | 2 |" in text and "- bits: 1\n- wrong: 1" in text
+    assert "| 1 | a / b |" in text
+    page = tmp_path / "page.md"
+    for _ in range(2):
+        replace_section(page, "Programs: cpu", text)
+    assert page.read_text().count("## Programs: cpu") == 1
+
+
 CHILD = """
 import os, sys
 from tests.fuzzing.jobs import Finding, main
@@ -187,20 +203,18 @@ def check(seed, options):
     if seed == 1:
         os.abort()
     return [Finding("wrong" if seed == 2 else "right", "off", "print()", "group")]
-sys.exit(main("dying", "a test", check))
+sys.exit(main("dying", "dying" + chr(10) * 2 + "a test", "Dying", check))
 """
 
 
 def test_a_run_goes_on_after_what_died(
-    tmp_path: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from pathlib import Path
-
-    Path(str(tmp_path), "dying.py").write_text(CHILD)
+    (tmp_path / "dying.py").write_text(CHILD)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{':'.join(sys.path)}")
-    assert jobs.run_all("dying", options()) == 1
+    summary, seconds = jobs.run_all("dying", options())
     lines = capsys.readouterr().out.splitlines()
-    told = json.loads(lines[-1])
+    told = json.loads(summary.line([], seconds))
     assert told["programs"] == 4 and told["right"] == 2
     assert told["failures"] == {"died": 1, "wrong": 1} and told["failed seeds"] == [1, 2]
     assert "FAILED 2 wrong: off" in lines

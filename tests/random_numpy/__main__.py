@@ -17,4 +17,4 @@ from tests.fuzzing.jobs import main
 from tests.random_numpy.check import check
 
 if __name__ == "__main__":
-    sys.exit(main("tests.random_numpy", (__doc__ or "").split("\n\n")[1], check))
+    sys.exit(main("tests.random_numpy", __doc__ or "", "Random NumPy programs: cpu", check))

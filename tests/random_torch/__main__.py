@@ -29,5 +29,5 @@ def options(parser: argparse.ArgumentParser) -> None:
 if __name__ == "__main__":
     from tests.random_torch.check import check
 
-    about = (__doc__ or "").split("\n\n")[1]
-    sys.exit(main("tests.random_torch", about, check, options))
+    title = "Random PyTorch programs: cpu"
+    sys.exit(main("tests.random_torch", __doc__ or "", title, check, options))

@@ -28,5 +28,5 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    about = (__doc__ or "").split("\n\n")[1]
-    sys.exit(main("tests.equivalence.graphs", about, check, options))
+    title = "Mutated graphs: cpu"
+    sys.exit(main("tests.equivalence.graphs", __doc__ or "", title, check, options))
