@@ -317,11 +317,14 @@ def create(d: Drawing) -> None:
     texts = (
         f"torch.zeros_like({x}) + {d.pick()}", f"torch.full_like({x}, 2) * {x}",
         f"torch.arange({x}.shape[-1]) * {x}", f"torch.eye({x}.shape[-1]) - {x}",
-        f"torch.linspace(0, 1, {x}.shape[-1]) + {x}", f"{x} + torch.ones({x}.shape[-1])",
+        f"{x} / torch.ones({x}.shape[-1]).cumsum(0)", f"{x} + torch.ones({x}.shape[-1])",
         f"{x}.new_full(({x}.shape[0],), 3) + 1", f"torch.arange({x}.shape[0])[:, None] > {x}",
         f"torch.nn.functional.one_hot({x}.long().abs() % 3, 3)",
         f"torch.tensor([0.5, -0.3])[:, None] * {x}",
     )  # fmt: skip
+    if d.chance(0.1):
+        d.attempt(f"torch.linspace(0, 1, {x}.shape[-1])", FUNCTION)
+        return
     d.attempt(d.random.choice(texts), BASIC)
 
 
