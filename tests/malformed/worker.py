@@ -1,12 +1,14 @@
 """A process that runs the command line on model after model: requests on stdin, answers on stdout.
 
 A request is a line of JSON, the arguments of `fuser`; the answer is a line of JSON with the exit
-code, what was printed and how many Python functions were called. The parent sees a crash as an end of the stream.
+code, what was printed and how many Python functions were called. The parent sees a crash as an end
+of the stream.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import subprocess
@@ -87,7 +89,7 @@ def main() -> None:
     for line in sys.stdin:
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code, calls = counted(lambda: run(json.loads(line)))
+            code, calls = counted(functools.partial(run, json.loads(line)))
         answer = {"code": code, "out": out.getvalue(), "err": err.getvalue(), "calls": calls}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
