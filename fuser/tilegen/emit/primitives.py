@@ -182,9 +182,9 @@ def _expression_of(em: Emission, value: Value, coords: Coords) -> Index | None:
 
 
 def _cast(em: Emission, node: Node, coords: Coords) -> Piece:
-    """A cast between the compute types, rounded to a narrow float: the operator asks for that. Under
-    fast numerics the rounding waits for a store, unless it is the purpose of the
-    node (`rounds`)."""
+    """A cast between the compute types, rounded to a narrow float: the operator asks for that.
+    Under fast numerics the rounding waits for a store, unless it is what the node is for (`rounds`).
+    """
     x = em.tile(node.inputs[0], coords)
     dtype = node.output.dtype
     if dtype.compute is not dtype and (node.attrs.get("rounds") or not em.numerics.is_fast):
