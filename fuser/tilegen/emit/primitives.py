@@ -183,7 +183,7 @@ def _expression_of(em: Emission, value: Value, coords: Coords) -> Index | None:
 
 def _cast(em: Emission, node: Node, coords: Coords) -> Piece:
     """A cast between the compute types, rounded to a narrow float: the operator asks for that.
-    Under fast numerics the rounding waits for a store, unless it is what the node is for (`rounds`).
+    Under fast numerics the rounding waits for a store, unless the node is there for it (`rounds`).
     """
     x = em.tile(node.inputs[0], coords)
     dtype = node.output.dtype
