@@ -134,7 +134,10 @@ def child(check: Check, options: argparse.Namespace) -> int:
     """Check programs `seed` to `seed + programs - 1` and print a line for each."""
     stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what the programs print is no answer
+    started = time.monotonic()
     for seed in range(options.seed, options.seed + options.programs):
+        if time.monotonic() - started > options.seconds:
+            break
         print(json.dumps({"begin": seed}), file=stream, flush=True)
         findings = [asdict(finding) for finding in checked(check, seed, options)]
         print(json.dumps({"seed": seed, "findings": findings}), file=stream, flush=True)
@@ -201,13 +204,13 @@ def run_all(module: str, options: argparse.Namespace) -> tuple[Summary, float]:
                     if finding.script and summary.groups[name] <= SCRIPTS:
                         print(finding.script, flush=True)
 
-    def ended() -> bool:
-        return bool(time.monotonic() - started > options.seconds)
+    def left() -> float:
+        return float(options.seconds - (time.monotonic() - started))
 
     def work(first: int) -> None:
         stop = min(first + options.chunk, last)
-        while first < stop and not ended():
-            first = follow(module, options, first, stop - first, tell, ended)
+        while first < stop and left() > 0:
+            first = follow(module, options, first, stop - first, tell, left)
 
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(work, range(options.seed, last, options.chunk)))
@@ -216,7 +219,7 @@ def run_all(module: str, options: argparse.Namespace) -> tuple[Summary, float]:
 
 def follow(
     module: str, options: argparse.Namespace, first: int, count: int,
-    tell: Callable[[int, Sequence[Finding]], None], ended: Callable[[], bool],
+    tell: Callable[[int, Sequence[Finding]], None], left: Callable[[], float],
 ) -> int:  # fmt: skip
     """One child for programs from `first` on; the number to go on with."""
     given = {key: value for key, value in vars(options).items() if key not in OWN}
@@ -224,7 +227,7 @@ def follow(
              (True, False, "", None)]  # fmt: skip
     flags += [f"--{key.replace('_', '-')}" for key, value in given.items() if value is True]
     command = [sys.executable, "-m", module, "--child", "--seed", str(first),
-               "--programs", str(count), *flags]  # fmt: skip
+               "--programs", str(count), "--seconds", str(left()), *flags]  # fmt: skip
     environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "FUSER_WORKERS": "1",
                    "FUSER_THREADS": "1", **os.environ}  # fmt: skip
     seen = {"at": first, "next": first, "when": time.monotonic()}
@@ -250,10 +253,10 @@ def follow(
         while process.poll() is None:
             time.sleep(0.05)
             idle = time.monotonic() - seen["when"]
-            if idle > 3 * options.limit + 60 or (ended() and seen["at"] < seen["next"]):
+            if idle > 3 * options.limit + 60:
                 process.kill()
         reader.join(timeout=10)
-        if ended() or seen["next"] == first + count:
+        if not process.returncode or seen["next"] == first + count:
             return first + count
         words.seek(0)
         last_words = words.read()[-1500:]

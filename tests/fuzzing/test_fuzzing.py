@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -193,6 +195,21 @@ def test_a_run_is_a_section_of_the_page(tmp_path: Path) -> None:
     for _ in range(2):
         replace_section(page, "Programs: cpu", text)
     assert page.read_text().count("## Programs: cpu") == 1
+
+
+def test_no_program_begins_after_its_time() -> None:
+    begun = []
+
+    def check(seed: int, _: argparse.Namespace) -> list[Finding]:
+        begun.append(seed)
+        return [Finding(RIGHT)]
+
+    with patch("os.dup2"), patch("os.dup", return_value=os.open(os.devnull, os.O_WRONLY)):
+        assert jobs.child(check, options(seconds=-1.0)) == 0
+    assert begun == []
+    with patch("os.dup2"), patch("os.dup", return_value=os.open(os.devnull, os.O_WRONLY)):
+        assert jobs.child(check, options(programs=2)) == 0
+    assert begun == [0, 1]
 
 
 CHILD = """

@@ -22,7 +22,7 @@ from tests.fuzzing.jobs import main
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--door", default="", help="module, compile, dynamic, always dynamic, train"
+        "--entry", default="", help="module, compile, dynamic, always dynamic, train"
     )
 
 

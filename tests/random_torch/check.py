@@ -24,7 +24,7 @@ from tests.fuzzing.program import Array, Input, Program, literal, signature
 from tests.fuzzing.shrink import shrunk
 from tests.random_torch.operators import DTYPES, MOVES
 
-DOORS = {"module": 5, "compile": 3, "dynamic": 3, "always dynamic": 1, "train": 4}
+ENTRY_POINTS = {"module": 5, "compile": 3, "dynamic": 3, "always dynamic": 1, "train": 4}
 """Entry points and how often: fuser.compile of a module; torch.compile without gradients, with
 other sizes at the second call, with open sizes from the first, and with a backward pass."""
 SIZES = (0, 1, 1, 2, 3, 4, 5, 5, 6, 7, 8, 9, 13, 16, 17, 33, 65)
@@ -58,13 +58,13 @@ class PyTorch:
 LIBRARY = PyTorch()
 
 
-def draw(seed: int, door: str = "") -> tuple[str, Program]:
+def draw(seed: int, entry: str = "") -> tuple[str, Program]:
     """The entry point and the program of a seed."""
     source = random.Random(seed)
-    door = door or source.choices(list(DOORS), list(DOORS.values()))[0]
-    dtypes = tuple(name for name in DTYPES if "float" in name) if door == "train" else DTYPES
+    entry = entry or source.choices(list(ENTRY_POINTS), list(ENTRY_POINTS.values()))[0]
+    dtypes = tuple(name for name in DTYPES if "float" in name) if entry == "train" else DTYPES
     d = Drawing(source, LIBRARY, dtypes)
-    d.special = d.special and door != "train"
+    d.special = d.special and entry != "train"
     batch, other = source.sample((2, 3, 4, 5, 6, 7, 9, 11, 13), 2)
     shapes: list[tuple[int, ...]] = []
     inputs: list[Input] = []
@@ -78,12 +78,12 @@ def draw(seed: int, door: str = "") -> tuple[str, Program]:
             shape = tuple(source.choice(SIZES[:13] if rank > 2 else SIZES) for _ in range(rank))
             while np.prod(shape) > 1200:
                 shape = shape[1:]
-            if "dynamic" in door and shape and (not shapes or source.random() < 0.6):
+            if "dynamic" in entry and shape and (not shapes or source.random() < 0.6):
                 shape = (batch, *shape[1:])
         shapes.append(shape)
         dtype = inputs[0].dtype if inputs and source.random() < 0.6 else source.choice(dtypes)
         second = None
-        if "dynamic" in door:
+        if "dynamic" in entry:
             wide = tuple(other if n == batch else n for n in shape)
             second = d.array(dtype, wide)
         layout = source.choice(LAYOUTS)
@@ -95,10 +95,10 @@ def draw(seed: int, door: str = "") -> tuple[str, Program]:
             inputs[inputs.index(given)] = Input(
                 given.name, given.array, given.dtype, other=given.other
             )
-    d.begin(inputs, leaf if door == "train" else make)
+    d.begin(inputs, leaf if entry == "train" else make)
     wanted = source.choice((1, 2, 3, 3, 4, 5, 6, 8))
     moves, weights = list(MOVES), list(MOVES.values())
-    with torch.set_grad_enabled(door == "train"):
+    with torch.set_grad_enabled(entry == "train"):
         for _ in range(6 * wanted):
             if len(d.statements) >= wanted:
                 break
@@ -106,7 +106,7 @@ def draw(seed: int, door: str = "") -> tuple[str, Program]:
                 source.choices(moves, weights)[0](d)
             except (LookupError, ValueError, TypeError):
                 continue
-    return door, d.program()
+    return entry, d.program()
 
 
 def make(given: Input, array: Array) -> Any:
@@ -134,13 +134,13 @@ def snapshot(label: str, value: Any, strides: bool = False) -> Seen:
     return Seen(label, array, dtype, known)
 
 
-def observed(results: Sequence[Any], values: Sequence[Any], door: str) -> list[Seen]:
+def observed(results: Sequence[Any], values: Sequence[Any], entry: str) -> list[Seen]:
     """Results, what became of the inputs, gradients; then the same after each result was filled
     with a number of its own, which shows what shares memory."""
-    compiled = door != "module"
+    compiled = entry != "module"
     found = [snapshot(f"result {n}", y, compiled) for n, y in enumerate(results)]
     found += [snapshot(f"input {n}", x) for n, x in enumerate(values)]
-    if door == "train":
+    if entry == "train":
         found += gradients(results, values)
     if not compiled:
         return found
@@ -173,24 +173,24 @@ def gradients(results: Sequence[Any], values: Sequence[Any]) -> list[Seen]:
 # evaluations --------------------------------------------------------------------------------------
 
 
-def calls(program: Program, door: str) -> list[list[Array]]:
+def calls(program: Program, entry: str) -> list[list[Array]]:
     """The arrays of each call."""
     first = [given.array for given in program.inputs]
     second = [x.array if x.other is None else x.other for x in program.inputs]
-    return [first, second, first] if "dynamic" in door else [first]
+    return [first, second, first] if "dynamic" in entry else [first]
 
 
-def operands(program: Program, arrays: Sequence[Array], door: str) -> list[Any]:
-    build = leaf if door == "train" else make
+def operands(program: Program, arrays: Sequence[Array], entry: str) -> list[Any]:
+    build = leaf if entry == "train" else make
     return [build(given, array) for given, array in zip(program.inputs, arrays, strict=True)]
 
 
 def evaluated(
-    program: Program, arrays: Sequence[Array], door: str, freedom: Freedom | None = None,
+    program: Program, arrays: Sequence[Array], entry: str, freedom: Freedom | None = None,
     double: bool = False,
 ) -> list[Seen]:  # fmt: skip
     """What eager PyTorch gives, perhaps with the freedom of statements or in float64."""
-    values = operands(program, arrays, door)
+    values = operands(program, arrays, entry)
     rewrite: Callable[[str], str] = str
     if double:
         values = [
@@ -207,12 +207,12 @@ def evaluated(
     default = torch.get_default_dtype()
     try:
         torch.set_default_dtype(torch.float64 if double else default)  # of whole numbers, too
-        with torch.set_grad_enabled(door == "train"), warnings.catch_warnings():
+        with torch.set_grad_enabled(entry == "train"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for value in values:
                 notice(value)
             scope = run(program, LIBRARY, values, freedom, rewrite, notice)
-            return observed([scope[name] for name in program.outputs], values, door)
+            return observed([scope[name] for name in program.outputs], values, entry)
     finally:
         torch.set_default_dtype(default)
 
@@ -244,7 +244,7 @@ class Module(torch.nn.Module):
 
 
 def compiled(
-    program: Program, door: str, backend: Any = "fuser"
+    program: Program, entry: str, backend: Any = "fuser"
 ) -> tuple[list[list[Seen]], list[str]]:
     """What is seen after each call, and why graphs were left to PyTorch."""
     function = program.function(LIBRARY.names)
@@ -252,19 +252,19 @@ def compiled(
     found = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        if door == "module":
+        if entry == "module":
             run_it: Any = None
         else:
-            dynamic = True if door == "always dynamic" else None
+            dynamic = True if entry == "always dynamic" else None
             run_it = torch.compile(function, backend=backend, dynamic=dynamic)
-        with torch.set_grad_enabled(door == "train"):
-            for arrays in calls(program, door):
-                values = operands(program, arrays, door)
+        with torch.set_grad_enabled(entry == "train"):
+            for arrays in calls(program, entry):
+                values = operands(program, arrays, entry)
                 if run_it is None:
                     run_it = fuser.compile(
                         Module(function), example_inputs=tuple(values), device="cpu"
                     )
-                found.append(observed(run_it(*values), values, door))
+                found.append(observed(run_it(*values), values, entry))
     texts = [str(item.message) for item in caught]
     return found, [text.removeprefix(LEAVES) for text in texts if text.startswith(LEAVES)]
 
@@ -286,32 +286,32 @@ def traced(module: Any, inputs: Any) -> Any:
 # verdicts -----------------------------------------------------------------------------------------
 
 
-def verdict(program: Program, door: str, found: Sequence[Sequence[Seen]]) -> Verdict | None:
+def verdict(program: Program, entry: str, found: Sequence[Sequence[Seen]]) -> Verdict | None:
     """What is wrong with what was seen."""
-    for number, arrays in enumerate(calls(program, door)):
-        wrong = _verdict(program, door, arrays, found[number])
+    for number, arrays in enumerate(calls(program, entry)):
+        wrong = _verdict(program, entry, arrays, found[number])
         if wrong is not None:
             return Verdict(wrong.kind, f"call {number}: {wrong.what}")
     return None
 
 
 def _verdict(
-    program: Program, door: str, arrays: Sequence[Array], found: Sequence[Seen]
+    program: Program, entry: str, arrays: Sequence[Array], found: Sequence[Seen]
 ) -> Verdict | None:
-    eager = evaluated(program, arrays, door)
+    eager = evaluated(program, arrays, entry)
     exact: list[Seen] | None
     try:
-        exact = evaluated(program, arrays, door, double=True)
+        exact = evaluated(program, arrays, entry, double=True)
         if [x.array.shape for x in exact] != [x.array.shape for x in eager]:
             exact = None
     except Exception:
         exact = None
-    lenient = has_halves(program, arrays, door)
-    slack = 4.0 if door == "train" else 0.0
+    lenient = has_halves(program, arrays, entry)
+    slack = 4.0 if entry == "train" else 0.0
     wrong: Verdict | None = None
     for trials in (TRIALS, MORE_TRIALS):
         others = [
-            evaluated(program, arrays, door, Freedom(LIBRARY, n, 1.0 + n % 2, n % 4 == 1))
+            evaluated(program, arrays, entry, Freedom(LIBRARY, n, 1.0 + n % 2, n % 4 == 1))
             for n in range(trials)
         ]
         wrong = judged(found, eager, others, exact, slack)
@@ -320,7 +320,7 @@ def _verdict(
     return wrong
 
 
-def has_halves(program: Program, arrays: Sequence[Array], door: str) -> bool:
+def has_halves(program: Program, arrays: Sequence[Array], entry: str) -> bool:
     """Whether values of 16 bits are among what is computed."""
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -330,26 +330,26 @@ def has_halves(program: Program, arrays: Sequence[Array], door: str) -> bool:
     )
 
 
-def kind_of(program: Program, door: str) -> tuple[str, str]:
+def kind_of(program: Program, entry: str) -> tuple[str, str]:
     """(kind, reason) of a program."""
     try:
-        for arrays in calls(program, door)[:2]:
-            evaluated(program, arrays, door)
+        for arrays in calls(program, entry)[:2]:
+            evaluated(program, arrays, entry)
     except Exception as error:  # none that PyTorch runs: made small too far
         return SKIPPED, str(error)[:100]
     try:
-        found, left = compiled(program, door)
+        found, left = compiled(program, entry)
     except UnsupportedError as error:
         return REFUSED, plain(str(error))
     except FuserError as error:
         return f"error {type(error).__name__}", str(error)[:600]
     except Exception as error:
-        if not (_exports(program) if door == "module" else _trace_is_right(program, door)):
+        if not (_exports(program) if entry == "module" else _trace_is_right(program, entry)):
             return TRACE, plain(str(error))
         return f"raw {type(error).__name__}", str(error)[:600]
-    wrong = verdict(program, door, found)
+    wrong = verdict(program, entry, found)
     if wrong is not None:
-        if door != "module" and not _trace_is_right(program, door):
+        if entry != "module" and not _trace_is_right(program, entry):
             return TRACE, wrong.what
         return wrong.kind, wrong.what + "".join(f" [after {reason[:200]}]" for reason in left[:1])
     defects = [reason for reason in left if DEFECT in reason]
@@ -359,10 +359,10 @@ def kind_of(program: Program, door: str) -> tuple[str, str]:
     return (REFUSED, plain(left[0])) if left else (RIGHT, "")
 
 
-def _trace_is_right(program: Program, door: str) -> bool:
+def _trace_is_right(program: Program, entry: str) -> bool:
     try:
-        found, _ = compiled(program, door, traced)
-        return verdict(program, door, found) is None
+        found, _ = compiled(program, entry, traced)
+        return verdict(program, entry, found) is None
     except Exception:
         return False
 
@@ -406,15 +406,15 @@ def values_of(program: Program) -> Mapping[str, Input]:
     return found
 
 
-def script(program: Program, door: str, what: str) -> str:
+def script(program: Program, entry: str, what: str) -> str:
     """A program that shows what fuser does."""
     names = ", ".join(given.name for given in program.inputs)
-    grad = ".detach().requires_grad_()" if door == "train" else ""
+    grad = ".detach().requires_grad_()" if entry == "train" else ""
     told = what.replace("\n", " ").replace('"""', "'''")
-    lines = [f'"""{door}: {told}"""', "import torch, fuser",
+    lines = [f'"""{entry}: {told}"""', "import torch, fuser",
              "nan, inf = float('nan'), float('inf')",
              program.text()]  # fmt: skip
-    for number, arrays in enumerate(calls(program, door)[:2]):
+    for number, arrays in enumerate(calls(program, entry)[:2]):
         lines.append(f"def inputs_{number}():")
         for given, array in zip(program.inputs, arrays, strict=True):
             tensor = f"torch.tensor({literal(array)}, dtype=torch.{given.dtype})"
@@ -425,13 +425,13 @@ def script(program: Program, door: str, what: str) -> str:
             last = grad if "float" in given.dtype else ""
             lines.append(f"    {given.name} = {tensor}{last}")
         lines.append(f"    return ({names},)")
-    if door == "module":
+    if entry == "module":
         lines += ["class M(torch.nn.Module):", "    def forward(self, *a): return f(*a)",
                   "c = fuser.compile(M(), example_inputs=inputs_0(), device='cpu')"]  # fmt: skip
     else:
-        dynamic = ", dynamic=True" if door == "always dynamic" else ""
+        dynamic = ", dynamic=True" if entry == "always dynamic" else ""
         lines.append(f"c = torch.compile(f, backend='fuser'{dynamic})")
-    second = "inputs_1" if "dynamic" in door else "inputs_0"
+    second = "inputs_1" if "dynamic" in entry else "inputs_0"
     exactly = ", rtol=0, atol=0" if what.startswith("bits") else ""
     lines += [
         "def same(a, b, **more):",
@@ -440,7 +440,7 @@ def script(program: Program, door: str, what: str) -> str:
         "bad = 0",
         f"for make in (inputs_0, {second}, inputs_0):",
     ]
-    if door == "train":
+    if entry == "train":
         lines += [
             "    seen = []", "    for g in (f, c):", "        a = make(); y = g(*a)",
             "        ends = [r for r in y if r.requires_grad]",
@@ -461,7 +461,7 @@ def script(program: Program, door: str, what: str) -> str:
             f"    bad += not same(list(y), list(w){exactly})",
             f"    bad += not same(list(b), list(a){exactly})",
         ]  # fmt: skip
-        if door != "module":
+        if entry != "module":
             lines += [
                 "    bad += [r.stride() for r in w] != [r.stride() for r in y]",
                 "    for g in (w, y):",
@@ -475,16 +475,16 @@ def script(program: Program, door: str, what: str) -> str:
 
 def check(seed: int, options: argparse.Namespace) -> list[Finding]:
     """The finding of a program; what fails is made small."""
-    door, program = draw(seed, getattr(options, "door", ""))
+    entry, program = draw(seed, getattr(options, "entry", ""))
     if not program.statements:
         return [Finding(SKIPPED)]
-    kind, reason = kind_of(program, door)
+    kind, reason = kind_of(program, entry)
     finding = Finding(kind, reason)
     if not finding.failed or kind in options.left_out:
         return [finding]
     if not options.whole:
-        program = shrunk(program, lambda trial: kind_of(trial, door)[0] == kind, values_of)
-        reason = kind_of(program, door)[1]
-    text = script(program, door, f"{kind}: {reason}")
+        program = shrunk(program, lambda trial: kind_of(trial, entry)[0] == kind, values_of)
+        reason = kind_of(program, entry)[1]
+    text = script(program, entry, f"{kind}: {reason}")
     save(options, "torch", kind, seed, text)
-    return [Finding(kind, f"{door}: {reason}", text, f"{door}: {signature(program)}")]
+    return [Finding(kind, f"{entry}: {reason}", text, f"{entry}: {signature(program)}")]
