@@ -122,6 +122,8 @@ def run_all(options: argparse.Namespace) -> int:
         stop = min(first + options.chunk, last)
         while first < stop and time.monotonic() - started < options.seconds:
             first = follow(options, first, stop - first, tally)
+        counted = f"{tally.kinds.total()} {options.what}, {len(tally.failed)} failed"
+        print(f"{counted}, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
 
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(work, range(options.seed, last, options.chunk)))
