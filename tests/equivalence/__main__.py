@@ -30,7 +30,7 @@ def child(options: argparse.Namespace) -> int:
     """Check programs in this process; a line of JSON before and after each."""
     checked = import_module(f"tests.equivalence.{options.what}.command").checked
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what programs print is no answer
+    os.dup2(2, 1)  # what programs print is not an answer
     for number in range(options.seed, options.seed + options.count):
         print(json.dumps({"begin": number}), file=answers, flush=True)
         found = checked(number, options)
