@@ -30,7 +30,7 @@ def child(options: argparse.Namespace) -> int:
     """Check programs in this process; a line of JSON before and after each."""
     checked = import_module(f"tests.equivalence.{options.what}.command").checked
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what programs print is no answer
+    os.dup2(2, 1)  # what programs print is not an answer
     for number in range(options.seed, options.seed + options.count):
         print(json.dumps({"begin": number}), file=answers, flush=True)
         found = checked(number, options)
@@ -122,6 +122,8 @@ def run_all(options: argparse.Namespace) -> int:
         stop = min(first + options.chunk, last)
         while first < stop and time.monotonic() - started < options.seconds:
             first = follow(options, first, stop - first, tally)
+        counted = f"{tally.kinds.total()} {options.what}, {len(tally.failed)} failed"
+        print(f"{counted}, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
 
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(work, range(options.seed, last, options.chunk)))

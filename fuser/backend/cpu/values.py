@@ -16,7 +16,7 @@ from fuser.backend.cpu.storage import Cells, Memory, One, Place, Point
 from fuser.backend.function import Function, Module
 from fuser.backend.text import Reg
 from fuser.dtypes import DType
-from fuser.errors import LoweringError
+from fuser.errors import LoweringError, VerifyError
 from fuser.graph import walks
 from fuser.graph.sizes import by_example, certain, is_symbolic, size_hint
 from fuser.target import Target
@@ -130,7 +130,10 @@ class Values(Access):
             case One():
                 return self.remember(key, place.reg)
             case Cells():
-                return self.remember(key, place.regs[coords])
+                reg = place.regs.get(coords)
+                if reg is None:
+                    raise VerifyError(f"{value!r}, in registers, is wanted between their points")
+                return self.remember(key, reg)
             case Memory():
                 address = self.memory_address(place, coords)
                 width = affine.width_of(coords)
@@ -141,7 +144,9 @@ class Values(Access):
 
     def _compute(self, value: Value, coords: Point) -> Steps:
         """The steps of a value that was not computed at the point."""
-        op = self.known.producers[value]
+        op = self.known.producers.get(value)
+        if op is None:
+            raise VerifyError(f"{value!r} is wanted where it has no definition")
         if self.known.kind(value) != "inline" and value not in self.through:
             raise LoweringError(f"{value!r} is wanted before it was computed")
         reg = yield from self._evaluate(op, coords)

@@ -357,8 +357,8 @@ def test_a_bound_that_is_looked_up_where_the_fold_is(scale: int, target: Target)
 
 @EVERY
 @pytest.mark.parametrize("fn", ["sum", "fmax"])
-def test_places_behind_the_edge_are_not_looked_up(fn: ops.ReduceFn, target: Target) -> None:
-    """What is behind the edge of one load is asked before the loops; another looks up places."""
+def test_places_after_the_edge_are_not_looked_up(fn: ops.ReduceFn, target: Target) -> None:
+    """What is after the edge of one load is asked before the loops; another looks up places."""
 
     def write(r: Rows) -> None:
         pad = 0.0 if fn == "sum" else -INF

@@ -155,7 +155,7 @@ def test_the_last_panel_of_a_number_that_is_loaded() -> None:
 
 
 def test_rows_that_are_written_where_a_result_says() -> None:
-    """The place of a row, the position of its greatest element, is no place before it is known."""
+    """The place of a row, a result of its elements, is not known before it is computed."""
     b, columns = Builder("rows"), 2048
     pid = index(b.program_id(0, 512))
     x, y = pointer(b, "x", f32, 512 * columns), pointer(b, "y", f32, 512 * columns)

@@ -5,7 +5,7 @@ Where a function such as exp makes other numbers, these are rounded to a multipl
 they are added up.
 """
 
-# Kernels are no Python: mypy does not know what the compiler makes of a constexpr.
+# Kernels are not Python: mypy does not know what the compiler makes of a constexpr.
 # mypy: disable-error-code="attr-defined,call-overload,operator"
 
 from __future__ import annotations
@@ -181,11 +181,11 @@ def newton(x: Any, out: Any, B: fl.constexpr) -> None:
     at = fl.program_id(0) * B + fl.arange(0, B)
     v = fl.load(x + at)
     guess = v
-    turns = 0
-    while (fl.max(fl.abs(guess), 0) > 1.0) & (turns < 6):
+    count = 0
+    while (fl.max(fl.abs(guess), 0) > 1.0) & (count < 6):
         guess = guess * 0.5
-        turns += 1
-    fl.store(out + at, guess + turns)
+        count += 1
+    fl.store(out + at, guess + count)
 
 
 def histogram(x: Any, bins: Any, n: Any, B: fl.constexpr) -> None:

@@ -320,8 +320,8 @@ def loop_once(s: Subject) -> bool:
     if place is None:
         return False
     v, counter = place.target, s.fresh("turn")
-    turns = s.random.choice(["0, one", "zero, 1", "0, 3", "zero, zero"])
-    text = f"for {counter} in range({turns}):\n    {v} = {_same(s, v, place.info)}"
+    bounds = s.random.choice(["0, one", "zero, 1", "0, 3", "zero, zero"])
+    text = f"for {counter} in range({bounds}):\n    {v} = {_same(s, v, place.info)}"
     if s.random.random() < 0.4:
         never = _never(s, place.names, v)
         text += f"\n    if {never}:\n        {v} = {_other(s, v, place.info)}"
