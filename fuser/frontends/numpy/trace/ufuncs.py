@@ -204,8 +204,13 @@ def _log10(b: Builder, x: Value) -> Value:
 @_rule("cbrt")
 @_in_float32
 def _cbrt(b: Builder, x: Value) -> Value:
-    root = b.map("mul", b.map("sign", x), b.map("pow", b.map("abs", x), 1 / 3))
-    return b.map("select", b.map("eq", x, 0), x, root)  # either zero as it is
+    """A power, and a step of Newton's: 1/3 is no float, and its error grows with the logarithm."""
+    size = b.map("abs", x)
+    root = b.map("pow", size, 1 / 3)
+    gap = b.map("sub", root, b.map("div", size, b.map("mul", root, root)))
+    better = b.map("sub", root, b.map("div", gap, 3))
+    usual = b.map("logical_and", b.map("gt", size, 0), b.map("lt", size, math.inf))
+    return copysign(b, b.map("select", usual, better, size), x)
 
 
 @_rule("deg2rad", "radians")
