@@ -515,6 +515,9 @@ def attributes_of(proto: NodeProto, where: str) -> dict[str, Any]:
 
 def _attribute(attribute: AttributeProto, where: str) -> Any:
     """The Python value of an attribute: strings decoded, tensors as arrays, graphs as they are."""
+    if attribute.ref_attr_name:
+        what = f"{attribute.name} refers to {attribute.ref_attr_name!r}, outside of a function"
+        raise InvalidModelError(what, where=where)
     if attribute.type == AttributeProto.TENSOR:
         return tensor_array(attribute.t, where)
     value = onnx.helper.get_attribute_value(attribute)
