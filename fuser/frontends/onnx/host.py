@@ -210,7 +210,7 @@ class Segmented:
     def _run_loop(self, segment: _Segment, given: Mapping[str, Any]) -> dict[str, Any] | None:
         """The results of a Loop by compiled bodies; None if it is none, or not by them."""
         node = segment.nodes[0]
-        if node.op_type != "Loop":
+        if node.op_type != "Loop" or node.domain not in ("", "ai.onnx"):
             return None
         if segment.loop is None:
             segment.loop = HostLoop(node, self._of_body)

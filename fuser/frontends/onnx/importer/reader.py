@@ -495,8 +495,8 @@ def captured_names(node: NodeProto) -> set[str]:
 
 @contextmanager
 def _blaming(node: OnnxNode) -> Iterator[None]:
-    """Errors in the block name the node. What is no FuserError is an InvalidModelError: importers
-    met attributes or operands that no valid model has."""
+    """Errors in the block name the node. What is not a FuserError becomes an InvalidModelError:
+    importers met attributes or operands that no valid model has."""
     try:
         yield
     except (AttributeError, ArithmeticError, AssertionError, LookupError, TypeError,
