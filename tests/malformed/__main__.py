@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.malformed.bases import few, many
 from tests.malformed.corpus import corpus
-from tests.malformed.doors import DOORS, Child
+from tests.malformed.entries import ENTRIES, Child
 
 LIMIT = 50_000_000
 BEYOND = 100
@@ -22,7 +22,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=400, help="models")
     parser.add_argument("--few", action="store_true", help="operators of bases.few only")
-    parser.add_argument("--doors", default=",".join(DOORS), help="which of " + ", ".join(DOORS))
+    parser.add_argument(
+        "--entries", default=",".join(ENTRIES), help="which of " + ", ".join(ENTRIES)
+    )
     parser.add_argument("--only", default="", help="names that contain this")
     parser.add_argument("--bytes", type=int, default=LIMIT)
     parser.add_argument("--seconds", type=float, default=20.0)
@@ -40,18 +42,18 @@ def main() -> int:
             if options.only not in spoilt.name:
                 continue
             path.write_bytes(spoilt.data)
-            for door in options.doors.split(","):
-                result = child.ask(door, path, options.bytes, options.seconds)
-                tally[f"{door} {result.outcome[:60]}"] += 1
+            for entry in options.entries.split(","):
+                result = child.ask(entry, path, options.bytes, options.seconds)
+                tally[f"{entry} {result.outcome[:60]}"] += 1
                 if options.vague and "node is malformed" in result.text:
-                    print(f"vague: {spoilt.name} [{door}]: {result.text}", flush=True)
+                    print(f"vague: {spoilt.name} [{entry}]: {result.text}", flush=True)
                 slow = result.outcome == "slow" or result.seconds > options.seconds
                 if result.is_raw or slow or result.megabytes > most:
                     bad += 1
-                    print(f"{spoilt.name} [{door}]: {result}", flush=True)
+                    print(f"{spoilt.name} [{entry}]: {result}", flush=True)
                     if options.keep:
                         options.keep.mkdir(parents=True, exist_ok=True)
-                        name = f"{spoilt.name} {door}.onnx".replace(" ", "_").replace("/", "_")
+                        name = f"{spoilt.name} {entry}.onnx".replace(" ", "_").replace("/", "_")
                         name = name[-200:]
                         (options.keep / name).write_bytes(spoilt.data)
     child.close()

@@ -707,17 +707,17 @@ def within_a_loop(model: ModelProto, rng: Rng) -> bool:
     """The node in the body of a loop, of many or endless iterations."""
     node = node_of(model)
     outputs = [name for name in node.output if name]
-    trips = pick(rng, (-1, 0, 3, 1500, 1 << 62))
+    iterations = pick(rng, (-1, 0, 3, 1500, 1 << 62))
     flags = [helper.make_tensor_value_info(n, TensorProto.BOOL, []) for n in ("go_in", "go_out")]
     body = helper.make_graph(
         [node, helper.make_node("Identity", ["go_in"], ["go_out"])], "body",
         [helper.make_tensor_value_info("step", TensorProto.INT64, []), flags[0]],
         [flags[1], *(helper.make_empty_tensor_value_info(name) for name in outputs)],
     )  # fmt: skip
-    limit = numpy_helper.from_array(np.array(trips, np.int64), "trips")
+    limit = numpy_helper.from_array(np.array(iterations, np.int64), "iterations")
     model.graph.initializer.append(limit)
     made = [f"all_{name}" for name in outputs]
-    loop = helper.make_node("Loop", ["trips", ""], made, body=body)
+    loop = helper.make_node("Loop", ["iterations", ""], made, body=body)
     for output in model.graph.output:
         output.CopyFrom(helper.make_empty_tensor_value_info(f"all_{output.name}"))
     model.graph.node[0].CopyFrom(loop)

@@ -14,7 +14,7 @@ from tests.malformed.__main__ import BEYOND, LIMIT
 from tests.malformed.bases import few
 from tests.malformed.corpus import Spoilt, corpus, spoil
 from tests.malformed.corruptions import CORRUPTIONS
-from tests.malformed.doors import DOORS, Child, Result
+from tests.malformed.entries import ENTRIES, Child, Result
 
 SAMPLE = 48
 
@@ -38,8 +38,8 @@ SPOILT = list(corpus(few(), 7, SAMPLE))
 def test_spoilt(spoilt: Spoilt, child: Child, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(spoilt.data)
-    door = list(DOORS)[SPOILT.index(spoilt) % len(DOORS)]
-    check(child.ask(door, path, LIMIT, 30), f"{spoilt.name} [{door}]")
+    entry = list(ENTRIES)[SPOILT.index(spoilt) % len(ENTRIES)]
+    check(child.ask(entry, path, LIMIT, 30), f"{spoilt.name} [{entry}]")
 
 
 def test_there_are_enough_kinds() -> None:
@@ -63,7 +63,7 @@ def test_what_is_not_spoilt_is_valid(op: str, child: Child, tmp_path: Path) -> N
 
 
 def test_a_process_that_dies_is_noticed(tmp_path: Path) -> None:
-    """What the corpus reports of a signal, a raw error and too much memory, by doors that do so."""
+    """What the corpus reports of a signal, a raw error and too much memory."""
     assert Result("raw: ValueError", 0, 0).is_raw and Result("died", 0, 0).is_raw
     with pytest.raises(AssertionError):
         check(Result("ran", 1000, 1), "large")
@@ -72,7 +72,7 @@ def test_a_process_that_dies_is_noticed(tmp_path: Path) -> None:
     child = Child()
     path = tmp_path / "m.onnx"
     path.write_bytes(b"")
-    assert child.ask("no such door", path, LIMIT, 30).outcome == "raw: KeyError"
+    assert child.ask("no such entry", path, LIMIT, 30).outcome == "raw: KeyError"
     assert child.process is not None
     child.process.kill()
     child.process.wait()
@@ -103,9 +103,9 @@ def test_shapes_that_no_array_has_are_errors_of_fuser(child: Child, tmp_path: Pa
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
         path = tmp_path / "m.onnx"
         path.write_bytes(model.SerializeToString())
-        for door in DOORS:
-            result = child.ask(door, path, LIMIT, 30)
-            assert result.outcome.startswith("refused"), (name, door, result)
+        for entry in ENTRIES:
+            result = child.ask(entry, path, LIMIT, 30)
+            assert result.outcome.startswith("refused"), (name, entry, result)
 
 
 def test_text_that_is_not_utf8_is_an_error_of_fuser(child: Child, tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ def test_text_that_is_not_utf8_is_an_error_of_fuser(child: Child, tmp_path: Path
         old = f"M{mark}".encode()
         assert old in data, mark
         path.write_bytes(data.replace(old, b"\xff" * len(old)))
-        for door in DOORS:
-            result = child.ask(door, path, LIMIT, 30)
+        for entry in ENTRIES:
+            result = child.ask(entry, path, LIMIT, 30)
             assert result.outcome.startswith("refused") and "UTF-8" in result.text, (mark, result)
 
 

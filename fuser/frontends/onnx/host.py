@@ -31,6 +31,7 @@ from fuser.frontends.onnx.host_feeds import HostFeeds
 from fuser.frontends.onnx.host_loops import Body, HostLoop
 from fuser.frontends.onnx.host_operators import evaluator
 from fuser.frontends.onnx.importer.functions import has_body
+from fuser.frontends.onnx.importer.inference import inferred
 from fuser.frontends.onnx.importer.reader import captured_names
 from fuser.frontends.onnx.importer.registry import find_handler
 from fuser.frontends.onnx.importer.types import is_supported
@@ -211,7 +212,7 @@ class Segmented:
     def _run_loop(self, segment: _Segment, given: Mapping[str, Any]) -> dict[str, Any] | None:
         """The results of a Loop by compiled bodies; None if it is none, or not by them."""
         node = segment.nodes[0]
-        if node.op_type != "Loop":
+        if node.op_type != "Loop" or node.domain not in ("", "ai.onnx"):
             return None
         if segment.loop is None:
             segment.loop = HostLoop(node, self._of_body)
@@ -277,7 +278,7 @@ class Segmented:
         if signature not in segment.compiled:
             infos = [_info(name, a) for name, a in arrays.items()]
             model = self._model(segment.nodes, infos, [])
-            model = onnx.shape_inference.infer_shapes(model)
+            model = inferred(model)
             types = {info.name: info for info in model.graph.value_info}
             model.graph.output.extend(
                 types.get(name, ValueInfoProto(name=name, type=_any_tensor()))
@@ -342,10 +343,7 @@ def _any_tensor() -> TypeProto:
 
 def _dense_names(proto: ModelProto) -> dict[str, bool]:
     """For every name with a known type, whether it is a tensor that kernels can hold."""
-    try:
-        graph = onnx.shape_inference.infer_shapes(proto).graph
-    except onnx.shape_inference.InferenceError:
-        graph = proto.graph
+    graph = inferred(proto).graph
     table = {
         info.name: info.type.WhichOneof("value") == "tensor_type"
         and is_supported(info.type.tensor_type.elem_type)

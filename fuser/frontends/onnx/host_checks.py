@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import NodeProto, TypeProto
-from onnx.shape_inference import InferenceError, infer_node_outputs
+from onnx.shape_inference import infer_node_outputs
 
 from fuser.errors import LimitError, UnsupportedDTypeError
 from fuser.frontends.onnx.importer.constraints import check_constraints
+from fuser.frontends.onnx.importer.inference import FAILURES
 from fuser.frontends.onnx.importer.reader import attributes_of
 from fuser.frontends.onnx.importer.registry import OnnxNode
 from fuser.graph.builder import Builder
@@ -80,7 +81,7 @@ class HostCheck:
                     if array.size <= MAX_READ
                 },
             )
-        except (InferenceError, onnx.defs.SchemaError, RuntimeError, TypeError, ValueError):
+        except (onnx.defs.SchemaError, *FAILURES):
             return  # an operator of a caller, say: what it makes is the caller's
         total = sum(_bytes(type) for type in results.values())
         try:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from onnx import GraphProto, NodeProto
 
-from fuser.errors import UnsupportedError
+from fuser.errors import InvalidModelError, UnsupportedError
 from fuser.frontends.onnx.importer.control import check_end, hands_on
 from fuser.frontends.onnx.importer.reader import captured_names
 from fuser.limits import check_bytes, check_time
@@ -50,7 +50,12 @@ class HostLoop:
     def __init__(
         self, node: NodeProto, compile: Callable[[GraphProto, Mapping[str, np.ndarray]], Body]
     ) -> None:
-        self.body: GraphProto = next(a.g for a in node.attribute if a.name == "body")
+        bodies = [a.g for a in node.attribute if a.name == "body" and a.HasField("g")]
+        if not bodies:
+            raise InvalidModelError(
+                "the attribute body is missing", where=node.name or node.op_type
+            )
+        self.body: GraphProto = bodies[0]
         self._node, self._compile = node, compile
         self._captured = captured_names(node) - {info.name for info in self.body.input}
         self._bodies: dict[Signature, Body] = {}

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
+from onnx import helper
 from onnx.parser import parse_model
 
 import fuser.onnxruntime as ours
-from fuser.errors import LimitError
+from fuser.errors import FuserError, LimitError
 from fuser.frontends.onnx.importer import reader
 from fuser.limits import Limits
 from fuser.runtime.cpu import CpuExecutor
@@ -130,6 +132,17 @@ def test_an_iteration_is_one_native_call(monkeypatch: pytest.MonkeyPatch) -> Non
     session = ours.InferenceSession(data, providers=["CPUExecutionProvider"])
     session.run(None, {**BASE, **own, "m": np.array(20_000)})
     assert calls["loops"] == 1 and calls["run"] <= 3 and calls["nodes"] < 50
+
+
+@pytest.mark.parametrize("domain", ["local", "ai.onnx.ml", "com.microsoft"])
+def test_an_operator_of_that_name_elsewhere_is_not_a_loop(domain: str) -> None:
+    node = helper.make_node("Loop", ["x"], ["y"], domain=domain)
+    info = helper.make_tensor_value_info("x", 1, [2])
+    graph = helper.make_graph([node], "g", [info], [onnx.ValueInfoProto(name="y")])
+    imports = [helper.make_opsetid("", 22), helper.make_opsetid(domain, 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=10)
+    with pytest.raises(FuserError, match="Loop"):
+        ours.InferenceSession(model.SerializeToString()).run(None, {"x": ROW[:2]})
 
 
 def test_what_iterations_keep_is_counted() -> None:

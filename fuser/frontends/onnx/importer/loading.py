@@ -15,6 +15,7 @@ from onnx import ModelProto, TensorProto
 from fuser.errors import InvalidModelError, UsageError
 from fuser.frontends.onnx.importer.checks import check_structure, check_text_depth, tensors
 from fuser.frontends.onnx.importer.external import find_external, load_external
+from fuser.frontends.onnx.importer.inference import FAILURES
 from fuser.frontends.onnx.importer.mapped import MappedModel
 from fuser.frontends.onnx.importer.text import check_text
 from fuser.frontends.onnx.importer.types import ELEMENT_BITS
@@ -175,7 +176,7 @@ def _check(model: ModelProto, where: str) -> None:
     check_structure(model, where)
     try:
         onnx.checker.check_model(light)
-    except (onnx.checker.ValidationError, ValueError) as error:
+    except FAILURES as error:
         message = f"the model breaks the ONNX specification: {_line(error)}"
         raise InvalidModelError(message, where=where) from None
 
@@ -203,6 +204,9 @@ def check_types(model: ModelProto) -> None:
         blamed = re.search(r"op_type:(\w+)", str(error))
         if blamed and _has_body(blamed.group(1)):  # bodies of operators are not all well-formed
             return
+        message = f"the model breaks the ONNX specification: {_line(error)}"
+        raise InvalidModelError(message) from None
+    except FAILURES as error:
         message = f"the model breaks the ONNX specification: {_line(error)}"
         raise InvalidModelError(message) from None
 

@@ -495,8 +495,8 @@ def captured_names(node: NodeProto) -> set[str]:
 
 @contextmanager
 def _blaming(node: OnnxNode) -> Iterator[None]:
-    """Errors in the block name the node. What is no FuserError is an InvalidModelError: importers
-    met attributes or operands that no valid model has."""
+    """Errors in the block name the node. What is not a FuserError becomes an InvalidModelError:
+    importers met attributes or operands that no valid model has."""
     try:
         yield
     except (AttributeError, ArithmeticError, AssertionError, LookupError, TypeError,
@@ -515,6 +515,9 @@ def attributes_of(proto: NodeProto, where: str) -> dict[str, Any]:
 
 def _attribute(attribute: AttributeProto, where: str) -> Any:
     """The Python value of an attribute: strings decoded, tensors as arrays, graphs as they are."""
+    if attribute.ref_attr_name:
+        what = f"{attribute.name} refers to {attribute.ref_attr_name!r}, outside of a function"
+        raise InvalidModelError(what, where=where)
     if attribute.type == AttributeProto.TENSOR:
         return tensor_array(attribute.t, where)
     value = onnx.helper.get_attribute_value(attribute)

@@ -1,8 +1,9 @@
-"""A process that takes hostile models through one door after another: what came of each, how much
-memory and how long it took.
+"""A process that takes hostile models through one entry point after another: what came of each, how
+much memory and how long it took.
 
-A request on stdin is a line of JSON, [door, path, bytes allowed]; the answer on stdout is a
-`Result`. A door is how a caller comes in: the command line, a session, a compile with the host.
+A request on stdin is a line of JSON, [entry point, path, bytes allowed]; the answer on stdout is a
+`Result`. An entry point is how a caller comes in: the command line, a session, a compile with the
+host, a compile for open sizes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-MOST_FED = 1 << 22
+MAX_FED_ELEMENTS = 1 << 22
 """Elements of an input that is fed; one of more is left at compiling."""
 
 
@@ -68,7 +69,7 @@ def feeds_for(inputs: Any) -> dict[str, Any] | None:
     rng, found = np.random.default_rng(0), {}
     for info in inputs:
         shape = [size if isinstance(size, int) else 2 for size in info.shape]
-        if np.prod([float(size or 1) for size in shape]) > MOST_FED or len(shape) > 64:
+        if np.prod([float(size or 1) for size in shape]) > MAX_FED_ELEMENTS or len(shape) > 64:
             return None
         kind = info.type.removeprefix("tensor(").removesuffix(")")
         if kind == "string":
@@ -132,7 +133,7 @@ def through_dynamic(path: str, limit: int) -> str:
     return "ran"
 
 
-DOORS = {
+ENTRIES = {
     "cli": through_cli,
     "session": through_session,
     "host": through_host,
@@ -140,13 +141,13 @@ DOORS = {
 }
 
 
-def through(door: str, path: str, limit: int) -> Result:
-    """Take a model through a door in this process."""
+def through(entry: str, path: str, limit: int) -> Result:
+    """Take a model through an entry point in this process."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # the peak of memory begins anew
     before, started = memory("VmRSS"), time.process_time()
     try:
-        outcome = DOORS[door](path, limit)
+        outcome = ENTRIES[entry](path, limit)
     except MemoryError:
         outcome = "raw: MemoryError"
     except Exception as error:  # what no FuserError is
@@ -169,17 +170,17 @@ class Child:
     def __init__(self) -> None:
         self.process: subprocess.Popen[str] | None = None
 
-    def ask(self, door: str, path: Path, limit: int, seconds: float) -> Result:
+    def ask(self, entry: str, path: Path, limit: int, seconds: float) -> Result:
         if self.process is None:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.malformed.doors"], stdin=subprocess.PIPE,
+                [sys.executable, "-m", "tests.malformed.entries"], stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
                 cwd=Path(__file__).parents[2],
             )  # fmt: skip
         child = self.process
         assert child.stdin is not None and child.stdout is not None
         try:
-            child.stdin.write(json.dumps([door, str(path), limit]) + "\n")
+            child.stdin.write(json.dumps([entry, str(path), limit]) + "\n")
             child.stdin.flush()
         except BrokenPipeError:
             self.close()
@@ -207,8 +208,8 @@ def _warm_up() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "warm.onnx"
         path.write_bytes(base("Sin", (2, 3)).SerializeToString())
-        for door in DOORS:
-            through(door, str(path), 1 << 30)
+        for entry in ENTRIES:
+            through(entry, str(path), 1 << 30)
         path.write_bytes(base("NonZero", (2, 3)).SerializeToString())
         through("session", str(path), 1 << 30)
 
@@ -221,8 +222,8 @@ def main() -> None:
     sys.stdout = sys.stderr
     _warm_up()
     for line in sys.stdin:
-        door, path, limit = json.loads(line)
-        answers.write(json.dumps(asdict(through(door, path, limit))) + "\n")
+        entry, path, limit = json.loads(line)
+        answers.write(json.dumps(asdict(through(entry, path, limit))) + "\n")
         answers.flush()
 
 
