@@ -45,6 +45,7 @@ SHARES = {
     "language/test_libdevice.py": 3,
     "language/test_sorting.py": 2,
     "language/test_tutorials.py": 6,
+    "malformed/test_corpus.py": 3,
     "malformed/test_malformed.py": 2,
     "opinfo/test_opinfo.py": 3,
     "partition/test_models.py": 2,

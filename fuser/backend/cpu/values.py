@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 
 from fuser.backend import math, text
@@ -76,6 +77,15 @@ class Values(Access):
         self.first_pass: dict[ops.Load, int] = {}
         self.uses_tiles = False
         """Whether tile registers are used: the entry sets them up."""
+
+    @contextmanager
+    def looks(self) -> Iterator[None]:
+        """What is evaluated inside is at points that no loop is at."""
+        before, self.looking = self.looking, True
+        try:
+            yield
+        finally:
+            self.looking = before
 
     def at(self, value: Value, coords: Point) -> Reg:
         """The value at a point: a scalar where it is equal for all lanes, else a vector."""
@@ -270,9 +280,9 @@ class Values(Access):
         return None
 
     def _by_one(self, args: list[Reg]) -> bool:
-        """Whether float32 vectors are divided by one computed scalar."""
+        """Whether float32 vectors are divided by one scalar."""
         x, divisor = args
-        return x.type.endswith("x float>") and divisor.type == "float" and divisor.ref[0] == "%"
+        return x.type.endswith("x float>") and divisor.type == "float"
 
     def _aligned(self, regs: list[Reg]) -> list[Reg]:
         """Splat the scalars among vectors."""
@@ -380,7 +390,8 @@ class Values(Access):
             if not isinstance(store, ops.Store) or store.value.shape != op.result.shape:
                 continue
             at = affine.lane_form(kernel_facts.address_of(self.known, store, coords))
-            if at.step == 1 and not any(kernel_facts.lookups(index) for index in store.indices):
+            looked_up = any(kernel_facts.lookups(index) for index in store.indices)
+            if at.step == 1 and not looked_up and self.known_scalars(at.rest):
                 self._fetch(store.view, self.resolve(at.rest, ()), write=True)
 
     def _next_steps(self, block: Block, address: Index) -> tuple[int, int]:
@@ -454,6 +465,10 @@ class Values(Access):
     def placed(self, value: Value) -> bool:
         """Whether a value was computed and lies somewhere."""
         return value in self.places or value in self.scalars
+
+    def known_scalars(self, index: Index) -> bool:
+        """Whether all scalars that an address is of were computed, so that it can be already."""
+        return all(value in self.counters or self.placed(value) for value in index.values())
 
     def computed(self, value: Value) -> bool:
         """Whether a value lies somewhere, or is written by the nest that is being emitted."""

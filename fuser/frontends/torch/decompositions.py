@@ -14,6 +14,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table: dict[Any, Callable[..., Any]] = dict(torch.export.default_decompositions())
     for name in ("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"):
         table.pop(getattr(torch.ops.aten, name).default, None)
+    taken_apart = [getattr(torch.ops.aten, name) for name in ("dist", "grid_sampler_2d", "ldexp")]
+    table.update(torch._decomp.get_decompositions(taken_apart))
     # As gathers and sums, which join the kernels around them; torch.compile has them so anyway.
     smooth = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
     names = [getattr(torch.ops.aten, name).vec for name in smooth]

@@ -17,6 +17,7 @@ from fuser.frontends.torch.steady import WRITTEN, Call, signature, steady_call
 from fuser.frontends.torch.tensors import gpu_of, is_tensor, moved_results, ready, version
 from fuser.graph.dims import DimExpr
 from fuser.graph.ir import Graph, TensorType
+from fuser.graph.numerics import Mode, using
 from fuser.graph.passes import run_passes
 from fuser.graph.sizes import evaluate
 from fuser.pipeline.compiler import compile_graph
@@ -37,7 +38,8 @@ MOST_PLANS = 64
 class Options:
     """How to compile: as for `fuser.compile`. device "auto" is where the tensors are. freeze=False
     makes parameters and buffers inputs: no kernel has them in a layout of its own, but they are
-    never copied, on a GPU either."""
+    never copied, on a GPU either. numerics, batch_invariant: None stands for those in force where
+    the options are made."""
 
     device: Device = "auto"
     threads: int | None = None
@@ -45,8 +47,13 @@ class Options:
     precision: Precision = "model"
     freeze: bool = True
     tune: bool = False
+    numerics: Mode | None = None
+    batch_invariant: bool | None = None
 
     def __post_init__(self) -> None:
+        with using(self.numerics, self.batch_invariant) as chosen:
+            object.__setattr__(self, "numerics", chosen.mode)
+            object.__setattr__(self, "batch_invariant", chosen.batch_invariant)
         check_device(self.device, self.threads)
 
 
@@ -294,7 +301,7 @@ class FxProgram:
                 else:
                     size = self._sizes.given(place, fixed)
                     given.append(numbers[place] if size is None else size)
-            imported = import_fx(self.module, given, self.name)
+            imported = self._import(given)
             return run_passes(imported.graph), imported
 
         options = self.options
@@ -328,6 +335,10 @@ class FxProgram:
             number += 1
         return tuple(pairs)
 
+    def _import(self, given: Sequence[Any]) -> Imported:
+        with using(self.options.numerics, self.options.batch_invariant):
+            return import_fx(self.module, given, self.name)
+
     def _results(self, imported: Imported, plan: Plan) -> list[Any]:
         """Where results come from: the number of an output of the plan, (WRITTEN, the place of the
         argument), or ("=", value)."""
@@ -355,7 +366,7 @@ class FxProgram:
             else:
                 given.append(Input(name, TensorType(dtype_of(x.dtype), tuple(x.shape))))
                 inputs.append((place, name))
-        imported = import_fx(self.module, given, self.name)
+        imported = self._import(given)
         if not imported.graph.outputs:
             return _Compiled(imported, None, ())
         options = self.options

@@ -13,6 +13,7 @@ from fuser.frontends.torch.importer.registry import aten, optional_dtype
 from fuser.graph.builder import Builder
 from fuser.graph.dims import DimExpr, maximum
 from fuser.graph.ir import TensorType, Value
+from fuser.limits import check_table
 
 
 def _default(fill: Any) -> DType:
@@ -95,8 +96,10 @@ def _line(b: Builder, start: Any, end: Any, step: Any, dtype: Any) -> Value:
         size = math.ceil((end - start) / step)
         start, end, step = (math.trunc(bound) for bound in (start, end, step))
         if result is not dtypes.i64:
+            check_table("the numbers of arange", size, arrays=2)
             return b.constant((start + step * np.arange(size)).astype(result.numpy))
     elif not whole:
+        check_table("the numbers of arange", math.ceil((end - start) / step), arrays=2)
         return b.constant(np.arange(start, end, step).astype(result.numpy))
     size = maximum(0, -(-(end - start) // step))
     value = b.iota((size,), 0, result if result.is_integer else dtypes.i64)
@@ -131,6 +134,7 @@ def iota(
 @aten("linspace")
 def linspace(b: Builder, start: Any, end: Any, steps: int, *, dtype: Any = None, **_: Any) -> Value:
     result = optional_dtype(dtype, dtypes.f32)
+    check_table("the numbers of linspace", steps, arrays=3)
     return b.constant(np.linspace(start, end, steps).astype(result.numpy))
 
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from fuser.config import within
 from fuser.dtypes import f64
 from fuser.errors import FuserError, UnsupportedOpError, VerifyError
 from fuser.frontends.torch.importer import (  # noqa: F401  the handlers register themselves
+    bits,
     contraction,
     convolution,
     creation,
@@ -22,6 +24,11 @@ from fuser.frontends.torch.importer import (  # noqa: F401  the handlers registe
     pooling,
     random,
     reduction,
+    resampling,
+    scans,
+    scattering,
+    searching,
+    special,
 )
 from fuser.frontends.torch.importer.registry import dtype_of, find
 from fuser.graph.builder import Builder
@@ -61,10 +68,11 @@ def import_fx(
     """Read a GraphModule with one argument a placeholder: an input, an array that is a constant, or
     a number (a symbolic size, say). Every size is known then, so sizes are computed, not recorded.
 
-    Raises UnsupportedOpError with every operator that is not supported.
+    Raises UnsupportedOpError with every operator that is not supported, LimitError.
     """
     check_operators(module)
-    return _Importer(module, name).run(arguments)
+    with within():
+        return _Importer(module, name).run(arguments)
 
 
 def check_operators(module: Any) -> None:
