@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from fuser.frontends.torch.capture import Captured, Declined, capture
 from fuser.frontends.torch.decompositions import decompositions, training_decompositions
 from fuser.frontends.torch.direct import hands_on
 from fuser.frontends.torch.exported import CompiledProgram
-from fuser.frontends.torch.handed import hand_on
+from fuser.frontends.torch.handed import Demand, hand_on
 from fuser.frontends.torch.importer import check_operators
 from fuser.frontends.torch.module import CompiledModule
 from fuser.frontends.torch.program import FxProgram, Options
@@ -150,7 +150,10 @@ def _called(captured: Captured, options: Options) -> Any:
     """What runs a captured graph, as Dynamo calls it: arguments that the program changes are."""
     changed = captured.changed
     replaced = dict(enumerate(changed))
-    run = _run(captured.module, options, "forward", captured.static, replaced, compared=True)
+    run = _run(
+        captured.module, options, "forward", captured.static, replaced, True,
+        lambda place: Demand.VALUE if place in replaced else Demand.EXACT, replaced, changed,
+    )  # fmt: skip
     handed = getattr(run, "handed", None)
     if not changed and handed is not None and handed.is_whole:
         return _spread(run)
@@ -185,22 +188,34 @@ def _metadata() -> Any:
 def _compile_traced(module: Any, options: Options, name: str, compared: bool = False) -> Any:
     """What runs a functional graph of AOTAutograd's. compared: see `_run`."""
     metadata = _metadata()
-    static: list[int] = []
-    changed: dict[int, int] = {}
-    if name == "forward" and metadata is not None:
-        static = list(metadata.static_input_indices or ())
-        if compared:  # the first results of a graph for inference replace arguments
-            changed = dict(enumerate(metadata.mutated_inp_runtime_indices))
-    return _run(module, options, name, static, changed, compared)
+    if name != "forward" or metadata is None:
+        return _run(module, options, name, (), {}, compared, lambda place: Demand.DENSE, {})
+    places = list(metadata.mutated_inp_runtime_indices)
+    infos = [metadata.input_info[place] for place in places]
+    # What is to get other strides as well is no result that kernels write where the argument is.
+    moved = [info.mutates_metadata or info.mutates_storage_metadata for info in infos]
+    replaced = {i: place for i, place in enumerate(places) if not moved[i]}
+    count = len(places) + len(metadata.output_info) + metadata.num_intermediate_bases
+
+    def demand(place: int) -> Demand:
+        return Demand.VALUE if place in replaced or place >= count else Demand.EXACT
+
+    return _run(
+        module, options, name, list(metadata.static_input_indices or ()),
+        replaced if compared else {}, compared, demand, replaced,
+        [place for place, info in zip(places, infos, strict=True) if info.mutates_data],
+    )  # fmt: skip
 
 
 def _run(
     module: Any, options: Options, name: str, static: Sequence[int], changed: Mapping[int, int],
-    compared: bool,
+    compared: bool, demand: Callable[[int], Demand], replaced: Mapping[int, int],
+    written: Collection[int] = (),
 ) -> Any:  # fmt: skip
     """What runs a functional graph: takes a list of arguments, which it does not keep, and returns
-    a list of results. static, changed: see `FxProgram`. compared: calls come with arguments of the
-    shapes, dtypes and devices that the graph was captured with."""
+    a list of results. static, changed: see `FxProgram`; demand, replaced, written: see `hand_on`.
+    compared: calls come with arguments of the shapes, dtypes and devices that the graph was
+    captured with."""
     from functorch.compile import make_boxed_func
 
     fallen = False
@@ -210,10 +225,11 @@ def _run(
         fallen = True
         _warn(error)
 
-    handed = hand_on(module)
     try:
+        handed = hand_on(module, demand, replaced, written)
         program = FxProgram(
-            handed.module, name, static, options, compared=compared, changed=changed
+            handed.module, name, static, options, compared=compared, changed=changed,
+            layouts=handed.layouts,
         )  # fmt: skip
     except _CALLERS:
         raise

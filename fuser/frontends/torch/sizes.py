@@ -69,13 +69,13 @@ def open_sizes(module: Any) -> OpenSizes:
         value = node.meta.get("val")
         try:
             if is_tensor(value):
-                sizes = tuple(map(_dim, value.shape))
+                sizes = tuple(map(dim_of, value.shape))
                 shapes.append(sizes)
                 for axis, dim in enumerate(sizes):
                     if symbols_of(dim) == {str(dim)}:
                         symbols.setdefault(str(dim), axis == 0)
             elif _is_symbolic(value):
-                shapes.append(_dim(value))
+                shapes.append(dim_of(value))
             else:
                 shapes.append(None)
         except FuserError:
@@ -91,6 +91,7 @@ def _is_symbolic(size: Any) -> bool:
     return type(size).__name__ == "SymInt"
 
 
-def _dim(size: Any) -> Dim:
-    """Raises ParseError for an expression that is none of fuser's."""
+def dim_of(size: Any) -> Dim:
+    """A size of a traced tensor as a dim. Raises ParseError for an expression that is none of
+    fuser's."""
     return parse(str(size.node.expr)) if _is_symbolic(size) else int(size)

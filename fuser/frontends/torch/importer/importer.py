@@ -55,15 +55,17 @@ class Imported:
 
 
 def import_fx(
-    module: Any, arguments: Sequence[Input | np.ndarray | int | float | bool | None], name: str
-) -> Imported:
+    module: Any, arguments: Sequence[Input | np.ndarray | int | float | bool | None], name: str,
+    orders: Sequence[tuple[int, ...] | None] = (),
+) -> Imported:  # fmt: skip
     """Read a GraphModule with one argument a placeholder: an input, an array that is a constant, or
     a number (a symbolic size, say). Every size is known then, so sizes are computed, not recorded.
+    orders: of results whose axes are to be in another order, by place, that order.
 
     Raises UnsupportedOpError with every operator that is not supported.
     """
     check_operators(module)
-    return _Importer(module, name).run(arguments)
+    return _Importer(module, name, orders).run(arguments)
 
 
 def check_operators(module: Any) -> None:
@@ -91,8 +93,10 @@ def _known(target: Any) -> bool:
 
 
 class _Importer:
-    def __init__(self, module: Any, name: str) -> None:
-        self.module = module
+    def __init__(
+        self, module: Any, name: str, orders: Sequence[tuple[int, ...] | None] = ()
+    ) -> None:
+        self.module, self.orders = module, orders
         self.graph = Graph(name)
         self.builder = Builder(self.graph)
         self.recorder = Recorder(self.builder)
@@ -200,8 +204,11 @@ class _Importer:
     def _finish(self, results: Any) -> Imported:
         listed = results if isinstance(results, list | tuple) else [results]
         places: list[int | tuple[str, Any]] = []
-        for result in listed:
+        for place, result in enumerate(listed):
             if isinstance(result, Value):
+                order = self.orders[place] if place < len(self.orders) else None
+                if order is not None and list(order) != sorted(order):
+                    result = self.builder.transpose(result, order)
                 places.append(len(self.graph.outputs))
                 self.graph.outputs.append(result)
             else:
