@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -27,10 +27,11 @@ from fuser.frontends.torch.capture import Captured, Declined, capture
 from fuser.frontends.torch.decompositions import decompositions, training_decompositions
 from fuser.frontends.torch.direct import hands_on
 from fuser.frontends.torch.exported import CompiledProgram
-from fuser.frontends.torch.handed import Demand, hand_on
+from fuser.frontends.torch.handed import Asked, Demand, hand_on
 from fuser.frontends.torch.importer import check_operators
 from fuser.frontends.torch.module import CompiledModule
 from fuser.frontends.torch.program import FxProgram, Options
+from fuser.frontends.torch.views import lift_views
 from fuser.limits import seldom_collected
 
 _log = logging.getLogger("fuser.compile")
@@ -110,8 +111,7 @@ def _by_aot_autograd(module: Any, example_inputs: Sequence[Any], chosen: Options
 
     def infer(graph: Any, inputs: Sequence[Any]) -> Any:
         run = _compile_traced(graph, chosen, "forward", compared=True)
-        handed = getattr(run, "handed", None)
-        if handed and handed.is_whole and hands_on(_metadata(), graph, example_inputs):
+        if getattr(run, "is_whole", False) and hands_on(_metadata(), graph, example_inputs):
             whole.append(run)
         return run
 
@@ -151,11 +151,12 @@ def _called(captured: Captured, options: Options) -> Any:
     changed = captured.changed
     replaced = dict(enumerate(changed))
     run = _run(
-        captured.module, options, "forward", captured.static, replaced, True,
-        lambda place: Demand.VALUE if place in replaced else Demand.EXACT, replaced, changed,
+        captured.module, options, "forward", captured.static, replaced, compared=True,
+        asked=Asked(
+            lambda place: Demand.VALUE if place in replaced else Demand.EXACT, replaced, changed
+        ),
     )  # fmt: skip
-    handed = getattr(run, "handed", None)
-    if not changed and handed is not None and handed.is_whole:
+    if not changed and getattr(run, "is_whole", False):
         return _spread(run)
     count = len(changed)
 
@@ -172,7 +173,7 @@ def _called(captured: Captured, options: Options) -> Any:
             argument.copy_(result)
         return results[count:]
 
-    if handed is not None:
+    if hasattr(run, "program"):
         call.program, call.is_direct = run.program, True  # type: ignore[attr-defined]
     return call
 
@@ -189,7 +190,8 @@ def _compile_traced(module: Any, options: Options, name: str, compared: bool = F
     """What runs a functional graph of AOTAutograd's. compared: see `_run`."""
     metadata = _metadata()
     if name != "forward" or metadata is None:
-        return _run(module, options, name, (), {}, compared, lambda place: Demand.DENSE, {})
+        dense = Asked(lambda place: Demand.DENSE)
+        return _run(module, options, name, (), {}, compared, asked=dense)
     places = list(metadata.mutated_inp_runtime_indices)
     infos = [metadata.input_info[place] for place in places]
     # What is to get other strides as well is no result that kernels write where the argument is.
@@ -197,25 +199,24 @@ def _compile_traced(module: Any, options: Options, name: str, compared: bool = F
     replaced = {i: place for i, place in enumerate(places) if not moved[i]}
     count = len(places) + len(metadata.output_info) + metadata.num_intermediate_bases
 
+    written = [place for place, info in zip(places, infos, strict=True) if info.mutates_data]
+
     def demand(place: int) -> Demand:
         return Demand.VALUE if place in replaced or place >= count else Demand.EXACT
 
     return _run(
         module, options, name, list(metadata.static_input_indices or ()),
-        replaced if compared else {}, compared, demand, replaced,
-        [place for place, info in zip(places, infos, strict=True) if info.mutates_data],
+        replaced if compared else {}, compared, asked=Asked(demand, replaced, written),
     )  # fmt: skip
 
 
 def _run(
     module: Any, options: Options, name: str, static: Sequence[int], changed: Mapping[int, int],
-    compared: bool, demand: Callable[[int], Demand], replaced: Mapping[int, int],
-    written: Collection[int] = (),
+    compared: bool, *, asked: Asked | None = None,
 ) -> Any:  # fmt: skip
     """What runs a functional graph: takes a list of arguments, which it does not keep, and returns
-    a list of results. static, changed: see `FxProgram`; demand, replaced, written: see `hand_on`.
-    compared: calls come with arguments of the shapes, dtypes and devices that the graph was
-    captured with."""
+    a list of results. static, changed: see `FxProgram`. compared: calls come with arguments of the
+    shapes, dtypes and devices that the graph was captured with. asked: see `hand_on`."""
     from functorch.compile import make_boxed_func
 
     fallen = False
@@ -226,7 +227,8 @@ def _run(
         _warn(error)
 
     try:
-        handed = hand_on(module, demand, replaced, written)
+        lifted = lift_views(module)
+        handed = hand_on(lifted.module, (asked or Asked()).with_views(lifted))
         program = FxProgram(
             handed.module, name, static, options, compared=compared, changed=changed,
             layouts=handed.layouts,
@@ -240,20 +242,22 @@ def _run(
     def run(arguments: Sequence[Any]) -> Any:
         if fallen:
             return _in_pytorch(module, arguments)
-        call = program.steady(arguments)
+        given = lifted.given(arguments)
+        call = program.steady(given)
         if call is None:
             try:
-                call = program.prepare(arguments)
+                call = program.prepare(given)
             except _CALLERS:
                 raise
             except Exception as error:
                 leave(error)
                 return _in_pytorch(module, arguments)
-        results = call(arguments)
-        return results if handed.is_whole else handed.complete(results, arguments)
+        results = call(given)
+        return results if handed.is_whole else handed.complete(results, given)
 
     run.program = program  # type: ignore[attr-defined]  # for tests and the curious
     run.handed = handed  # type: ignore[attr-defined]
+    run.is_whole = handed.is_whole and lifted.make is None  # type: ignore[attr-defined]
     run._boxed_call = True  # type: ignore[attr-defined]  # takes a list
     return run
 

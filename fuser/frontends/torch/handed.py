@@ -10,19 +10,18 @@ what the program returns itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import Any
 
 from fuser.frontends.torch.layouts import Layout, count, layout_of, overlaps
 from fuser.frontends.torch.tensors import is_tensor
+from fuser.frontends.torch.views import Lifted, is_size, is_view, view_maker
 
 _SAME_ORDER = ("alias", "reshape", "squeeze", "unsqueeze", "view", "_unsafe_view")
 """Operators whose result has the elements of the operand in the same order."""
-_MAY_COPY = ("reshape", "contiguous", "to", "lift_fresh")
-"""Operators whose result may be no view, whatever their schemas say."""
 
 
 class Demand(Enum):
@@ -51,12 +50,11 @@ class Functional:
 
 @dataclass(frozen=True)
 class Views:
-    """Results that are views. make: of the arguments at `given` and then the results at `made` the
-    results at `places`."""
+    """Results that are views. make: of what `sources` says, (whether it is an argument, its place)
+    each, the results at `places`."""
 
     make: Callable[..., Sequence[Any]]
-    given: tuple[int, ...]
-    made: tuple[int, ...]
+    sources: tuple[tuple[bool, int], ...]
     places: tuple[int, ...]
 
 
@@ -84,7 +82,9 @@ class Handed:
         for place, argument in self.arguments:
             found[place] = given[argument]
         if (views := self.views) is not None:
-            made = views.make(*(given[i] for i in views.given), *(found[i] for i in views.made))
+            made = views.make(
+                *(given[i] if is_given else found[i] for is_given, i in views.sources)
+            )
             for place, result in zip(views.places, made, strict=True):
                 found[place] = result
         for place, source in self.shared:
@@ -93,32 +93,42 @@ class Handed:
         return found
 
 
-def hand_on(
-    module: Any, demand: Callable[[int], Demand], replaced: Mapping[int, int],
-    written: Collection[int],
-) -> Handed:  # fmt: skip
-    """The module is left as it is; what is found has a copy of it where there is need.
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of the results of a graph.
 
-    demand: of each result, by place. replaced: of results that are to be copied to arguments, by
-    place, the place of the argument; views of such a result are made of the argument. written: the
-    places of all arguments whose elements will change; what the graph has of these as an argument
-    are the elements from before, so no result is a view of that.
-    Raises UnsupportedError for a result whose strides cannot be told.
+    demand: of each by place. replaced: of results that are to be copied to arguments, by place, the
+    place of the argument; views of such a result are made of the argument. written: the places of
+    all arguments whose elements will change; what the graph has of these as an argument are the
+    elements from before, so no result is a view of that.
     """
+
+    demand: Callable[[int], Demand] = lambda place: Demand.EXACT
+    replaced: Mapping[int, int] = field(default_factory=dict)
+    written: Collection[int] = ()
+
+    def with_views(self, lifted: Lifted) -> Asked:
+        """The same of a module of which views of arguments are arguments, after the others."""
+        more = [lifted.count + i for i, root in enumerate(lifted.roots) if root in self.written]
+        return replace(self, written=(*self.written, *more)) if more else self
+
+
+def hand_on(module: Any, asked: Asked | None = None) -> Handed:
+    """The module is left as it is; what is found has a copy of it where there is need. Raises
+    UnsupportedError for a result whose strides cannot be told."""
+    asked = Asked() if asked is None else asked
     (output,) = module.graph.find_nodes(op="output")
     listed = output.args[0]
     if not isinstance(listed, list | tuple):
         return Handed(module, 1)
-    return _Search(module, list(listed), demand, replaced, written).run()
+    return _Search(module, list(listed), asked).run()
 
 
 @dataclass
 class _Search:
     module: Any
     results: list[Any]
-    demand: Callable[[int], Demand]
-    replaced: Mapping[int, int]
-    written: Collection[int]
+    asked: Asked
     first: dict[Any, int] = field(default_factory=dict)  # of each node that is a result, its place
     added: list[Any] = field(default_factory=list)  # nodes that views need as results
 
@@ -132,7 +142,7 @@ class _Search:
         shared: list[tuple[int, int]] = []
         tensors: list[int] = []
         for place, node in enumerate(self.results):
-            if not hasattr(node, "op") or self.inputs.get(node) in self.written:
+            if not hasattr(node, "op") or self.inputs.get(node) in self.asked.written:
                 continue
             if node in self.inputs:
                 arguments.append((place, self.inputs[node]))
@@ -146,8 +156,8 @@ class _Search:
         places = [place for place, source in sources.items() if source is not None]
         exact = {
             sources[place] or self.results[place]
-            for place in tensors if self.demand(place) is Demand.EXACT
-        }.difference(self.results[place] for place in self.replaced)  # fmt: skip
+            for place in tensors if self.asked.demand(place) is Demand.EXACT
+        }.difference(self.results[place] for place in self.asked.replaced)  # fmt: skip
         left = [*self.results, *self.added]
         for place in [*(item[0] for item in (*arguments, *shared)), *places]:
             left[place] = None
@@ -158,9 +168,8 @@ class _Search:
         )  # fmt: skip
 
     def _chain(self, place: int) -> list[Any]:
-        """A result, what it is a view of, what that is a view of and so on, as long as PyTorch can
-        make the views from sizes of the arguments."""
-        is_exact = self.demand(place) is Demand.EXACT
+        """A result, what it is a view of, what that is a view of and so on."""
+        is_exact = self.asked.demand(place) is Demand.EXACT
         chain = [self.results[place]]
         while (node := chain[-1]) not in self.inputs and self._is_view(node, is_exact):
             chain.append(node.args[0])
@@ -171,23 +180,12 @@ class _Search:
         if node.op != "call_function" or not node.args or not hasattr(node.args[0], "op"):
             return False
         name = str(node.target).removeprefix("aten.").partition(".")[0]
-        if str(node.target) == "<built-in function getitem>":  # of several views
-            known = of_any_order and _is_view_operator(node.args[0].target)
-        elif of_any_order and name != "_unsafe_view":
-            known = name not in _MAY_COPY and _is_view_operator(node.target)
+        if of_any_order and name != "_unsafe_view":
+            known = is_view(node)
         else:
             known = name in _SAME_ORDER and _dtype(node) == _dtype(node.args[0])
         others = [other for other in node.all_input_nodes if other is not node.args[0]]
-        return known and all(map(self._is_size, others))
-
-    def _is_size(self, node: Any) -> bool:
-        """Whether a node is a number that follows from the sizes of arguments."""
-        if node in self.inputs:
-            return True
-        value = node.meta.get("val")
-        return type(value).__name__ in ("int", "SymInt") and all(
-            map(self._is_size, node.all_input_nodes)
-        )
+        return known and all(map(is_size, others))
 
     def _add(self, chains: dict[int, list[Any]]) -> None:
         """Let the module return what results are views of, where that is no more work than to
@@ -200,7 +198,7 @@ class _Search:
             if not is_tensor(root.meta.get("val")):
                 continue
             values = [self.results[place].meta["val"] for place in places]
-            exact = [place for place in places if self.demand(place) is Demand.EXACT]
+            exact = [place for place in places if self.asked.demand(place) is Demand.EXACT]
             if len(exact) < len(places):
                 is_wanted = len(places) > 1
             else:
@@ -214,10 +212,10 @@ class _Search:
 
     def _source(self, chain: Sequence[Any]) -> Any:
         """What a result is made of as a view: an argument, or what is computed; None: itself."""
-        is_exact = self.demand(self.first[chain[0]]) is Demand.EXACT
+        is_exact = self.asked.demand(self.first[chain[0]]) is Demand.EXACT
         for node in reversed(chain[1:]):
             if node in self.inputs:
-                if is_exact and self.inputs[node] not in self.written:
+                if is_exact and self.inputs[node] not in self.asked.written:
                     return node
             elif node in self.first or node in self.added:
                 return node
@@ -229,38 +227,21 @@ class _Search:
             return None
         if is_exact:
             return layout_of(value)
-        if place >= len(self.results) or self.demand(place) is not Demand.DENSE:
+        if place >= len(self.results) or self.asked.demand(place) is not Demand.DENSE:
             return None
         found = layout_of(value)
         return found if found is not None and found.order is not None else None
 
     def _views(self, places: Sequence[int], left: Sequence[Any]) -> Views:
-        import torch
-
-        graph = torch.fx.Graph()
-        copies: dict[Any, Any] = {}
-        inputs = dict(self.inputs)
-        computed = {}
+        ends: dict[Any, Any] = {node: (True, place) for node, place in self.inputs.items()}
         for place, node in enumerate(left):
-            if place in self.replaced:
-                inputs[node] = self.replaced[place]
-            elif hasattr(node, "op"):
-                computed[node] = place
-        ends = {*inputs, *computed}
-        needed = dict.fromkeys(_needed([self.results[place] for place in places], ends))
-        given = [node for node in needed if node in inputs]
-        made = [node for node in needed if node in computed]
-        for node in (*given, *made):
-            copies[node] = graph.placeholder(node.name)
-        for node in self.module.graph.nodes:
-            if node in needed and node not in copies:
-                copies[node] = graph.node_copy(node, copies.__getitem__)
-        graph.output([copies[self.results[place]] for place in places])
-        module = torch.fx.GraphModule(torch.nn.Module(), graph)
-        return Views(
-            module.forward, tuple(inputs[node] for node in given),
-            tuple(computed[node] for node in made), tuple(places),
-        )  # fmt: skip
+            if hasattr(node, "op") and node not in ends:
+                argument = self.asked.replaced.get(place)
+                ends[node] = (False, place) if argument is None else (True, argument)
+        wanted = [self.results[place] for place in places]
+        make, used = view_maker(self.module, wanted, ends)
+        sources = [ends[node] for node in used]
+        return Views(make, tuple(sources), tuple(places))
 
     def _rest(self, left: Sequence[Any]) -> Any:
         """The module with these results."""
@@ -273,23 +254,6 @@ class _Search:
         graph.eliminate_dead_code()
         is_plain = isinstance(self.module, Functional)
         return Functional(graph) if is_plain else torch.fx.GraphModule(self.module, graph)
-
-
-def _needed(nodes: Sequence[Any], ends: Collection[Any]) -> Iterator[Any]:
-    """The nodes that nodes are made of, as far as to these ends."""
-    stack, met = list(nodes), set()
-    while stack:
-        node = stack.pop()
-        if node not in met:
-            met.add(node)
-            yield node
-            if node not in ends:
-                stack.extend(node.all_input_nodes)
-
-
-def _is_view_operator(target: Any) -> bool:
-    schema = getattr(target, "_schema", None)
-    return schema is not None and schema._is_view_op()
 
 
 def _dtype(node: Any) -> Any:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fuser.errors import FuserError, UnsupportedError
-from fuser.frontends.torch.sizes import dim_of
+from fuser.frontends.torch.symbols import dim_of, hint
 from fuser.graph.dims import Dim
 from fuser.graph.sizes import evaluate, same
 
@@ -110,11 +110,6 @@ def overlaps(value: Any) -> bool:
 def count(value: Any) -> int:
     """How many elements a traced tensor has, at the sizes that it was traced with."""
     return math.prod(map(hint, value.shape))
-
-
-def hint(size: Any) -> int:
-    """A size at the sizes that a program was traced with, which asks nothing of the tracer."""
-    return size if type(size) is int else int(size.node.hint)
 
 
 def _same(a: Any, b: Any) -> bool:
