@@ -251,6 +251,7 @@ def strided_places(x: Value, shape: Any, strides: Any, offset: Any) -> np.ndarra
 def as_strided(b: Builder, x: Value, shape: Any, strides: Any, offset: Any = None) -> Value:
     """Elements of the row-major tensor at linear indices."""
     indices = strided_places(x, shape, strides, offset)
+    check_table("the places of a view", *x.shape)
     if np.array_equal(indices.reshape(-1), np.arange(x.type.size)):
         return b.reshape(x, tuple(shape))
     return b.emit("gather", b.reshape(x, (x.type.size,)), b.constant(indices), axis=0)

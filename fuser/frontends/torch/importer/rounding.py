@@ -17,20 +17,7 @@ def as_stored(b: Builder, x: Value) -> Value:
     """x, float16 or bfloat16, rounded; others as they are."""
     if x.dtype not in (dtypes.f16, dtypes.bf16) or _is_stored(x):
         return x
-    wide = b.cast(x, dtypes.f32)
-    dropped = 13 if x.dtype is dtypes.f16 else 16
-    bits = b.emit("float_bits", wide, dtype=dtypes.i32)
-    odd = b.map("bitwise_and", b.map("shift_right", bits, dropped), 1)
-    moved = b.map("add", b.map("add", bits, (1 << (dropped - 1)) - 1), odd)
-    whole = b.map("bitwise_and", moved, -(1 << dropped))
-    found = b.emit("bits_float", whole, dtype=dtypes.f32)
-    if x.dtype is dtypes.f16:
-        size = b.map("abs", wide)
-        least = b.map("mul", b.map("round", b.map("mul", wide, 2.0**24)), 2.0**-24)
-        found = b.map("select", b.map("lt", size, 2.0**-14), least, found)
-        most = b.map("mul", found, float("inf"))
-        found = b.map("select", b.map("ge", b.map("abs", found), 2.0**16), most, found)
-    return b.cast(b.map("select", b.map("is_nan", wide), wide, found), x.dtype)
+    return b.emit("cast", x, dtype=x.dtype, rounds=True)
 
 
 def _is_stored(x: Value) -> bool:
