@@ -190,7 +190,9 @@ def _evaluate(dim: str, names: Sequence[str], *sizes: int) -> int:
 
 
 def is_size(node: Any) -> bool:
-    return type(node.meta.get("val")).__name__ in ("int", "SymInt")
+    """Whether a node is a number, of which sizes may be made."""
+    kinds = ("int", "SymInt", "float", "SymFloat", "bool", "SymBool")
+    return type(node.meta.get("val")).__name__ in kinds
 
 
 def is_view_operator(target: Any) -> bool:
