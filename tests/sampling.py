@@ -36,6 +36,7 @@ SHARES = {
     "frontends/onnx/test_contrib.py": 2,
     "frontends/torch/test_compared_gradients.py": 6,
     "frontends/torch/test_left_operators.py": 4,
+    "frontends/torch/test_random_numbers.py": 3,
     "frontends/torch/test_torch.py": 8,
     "frontends/torch/test_torch_calls.py": 2,
     "frontends/torch/test_torch_dynamic.py": 5,

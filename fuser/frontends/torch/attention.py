@@ -98,7 +98,7 @@ def attention(
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """`scaled_dot_product_attention`. With a mask that has a gradient, or batches that are
-    broadcast, it is taken apart by PyTorch; with dropout it is left to PyTorch as it is."""
+    broadcast, it is taken apart by PyTorch; with dropout PyTorch chooses how."""
     learned = attn_mask is not None and attn_mask.requires_grad
     wanted = learned or any(x.requires_grad for x in (query, key, value))
     if not (wanted and torch.is_grad_enabled()):

@@ -232,7 +232,9 @@ def diagonal(b: Builder, x: Value, offset: int = 0, first: int = 0, second: int 
     count = max(0, min(rows - row, columns - column))
     start = row * columns + column
     flat = b.reshape(x, (*outer, rows * columns))
-    limit = start + (count - 1) * (columns + 1) + 1 if count else start
+    if not count:  # an offset beyond the matrix, or a matrix without elements
+        return b.slice_axis(flat, len(outer), 0, 0)
+    limit = start + (count - 1) * (columns + 1) + 1
     return b.slice_axis(flat, len(outer), start, limit, columns + 1)
 
 
