@@ -31,7 +31,7 @@ SIZES = (0, 1, 1, 2, 3, 4, 5, 5, 6, 7, 8, 9, 13, 16, 17, 33, 65)
 LAYOUTS = ("{0}",) * 6 + ("{0}.mT.contiguous().mT", "torch.stack([{0}, {0}], -1)[..., 0]",
                           "torch.cat([{0}, {0}])[{0}.shape[0]:]")  # fmt: skip
 TRIALS, MORE_TRIALS = 3, 30
-LEAVES = "fuser leaves a graph to PyTorch: "
+LEAVES = "fuser leaves "
 DEFECT = "a defect of fuser"
 
 
