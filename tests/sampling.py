@@ -37,6 +37,7 @@ SHARES = {
     "frontends/torch/test_torch_calls.py": 2,
     "frontends/torch/test_torch_dynamic.py": 5,
     "frontends/torch/test_torch_operators.py": 2,
+    "frontends/torch/test_torch_views.py": 4,
     "frontends/torch/test_training.py": 8,
     "graph/test_reference_models.py": 3,
     "language/test_libdevice.py": 3,
