@@ -36,6 +36,7 @@ SHARES = {
     "frontends/torch/test_torch.py": 8,
     "frontends/torch/test_torch_calls.py": 2,
     "frontends/torch/test_torch_dynamic.py": 5,
+    "frontends/torch/test_torch_numbers.py": 3,
     "frontends/torch/test_torch_operators.py": 2,
     "frontends/torch/test_torch_views.py": 4,
     "frontends/torch/test_training.py": 8,
