@@ -176,7 +176,7 @@ class _Importer:
         if is_ignored(node):
             return None
         if name.startswith(("aten.sym_size", "aten.sym_numel", "aten.sym_stride")):
-            return _size(name, *args)
+            return _size(name, node, *args)
         operands = list(values_in((args, tuple(kwargs.values()))))
         handler = find(node.target)
         try:
@@ -328,13 +328,27 @@ def _positional(
     return args, kwargs
 
 
-def _size(name: str, x: Value, dim: int | None = None) -> Any:
+def _size(name: str, node: Any, x: Value, dim: int | None = None) -> Any:
     if "numel" in name:
         return x.type.size
     if "stride" in name:
-        strides = [product(x.shape[i + 1 :]) for i in range(x.type.rank)]
+        strides = _strides(node, x)
         return strides if dim is None else strides[dim]
     return list(x.shape) if dim is None else x.shape[dim]
+
+
+def _strides(node: Any, x: Value) -> list[Any]:
+    """Those that the traced program has, of what a node asks for the strides of."""
+    declared = node.args[0].meta.get("val")
+    layout = layout_of(declared) if declared is not None else None
+    if layout is not None and layout.order is None:
+        return list(layout.strides or ())
+    order = range(x.type.rank) if layout is None else layout.order
+    assert order is not None
+    strides: list[Any] = [1] * x.type.rank
+    for place, axis in enumerate(order):
+        strides[axis] = product([x.shape[inner] for inner in list(order)[place + 1 :]])
+    return strides
 
 
 def values_in(nest: Any) -> Iterator[Value]:
