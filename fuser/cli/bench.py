@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 @options.fusion
 @options.host
 @options.precision
+@options.numerics
 @options.limits
 @options.verbose
 def bench_command(

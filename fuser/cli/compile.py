@@ -41,6 +41,7 @@ if TYPE_CHECKING:
               " on).")  # fmt: skip
 @options.fusion
 @options.precision
+@options.numerics
 @options.limits
 @options.verbose
 def compile_command(

@@ -27,6 +27,7 @@ STAGES = ("graph", "passes", "regions", "tile", "cpu", "gpu", "llvm", "ptx", "as
 @options.dim
 @options.fusion
 @options.precision
+@options.numerics
 @options.limits
 @options.verbose
 def dump_command(

@@ -39,6 +39,7 @@ SCHEMA = 1
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")
 @options.fusion
 @options.precision
+@options.numerics
 @options.limits
 @options.verbose_lists
 def explain_command(

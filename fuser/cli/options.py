@@ -193,6 +193,26 @@ def fusion(command: Callable[..., int]) -> Callable[..., int]:
     return run_with
 
 
+def numerics(command: Callable[..., int]) -> Callable[..., int]:
+    """Options for which rewrites may change numbers; the command runs within them."""
+
+    @functools.wraps(command)
+    def run_using(numerics: Any, batch_invariant: bool, **options: Any) -> int:
+        from fuser.graph.numerics import using
+
+        with using(numerics, batch_invariant):
+            return command(**options)
+
+    invariant = click.option(
+        "--batch-invariant", is_flag=True,
+        help="A row's bits do not depend on how many rows there are.",
+    )  # fmt: skip
+    return click.option(
+        "--numerics", type=click.Choice(["model", "fast", "strict"]), default="model",
+        show_default=True, help="Which rewrites may change numbers (docs/numerics.md).",
+    )(invariant(run_using))  # fmt: skip
+
+
 host = click.option(
     "--host", type=click.Choice(["error", "allow"]), default="error", show_default=True,
     help="Run operators that no kernel can express on the host, and say which.",

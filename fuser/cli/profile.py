@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads; one a core by default.")
 @options.fusion
 @options.precision
+@options.numerics
 @options.limits
 @options.verbose
 def profile_command(

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 @options.fusion
 @options.host
 @options.precision
+@options.numerics
 @options.limits
 @options.verbose
 def run_command(

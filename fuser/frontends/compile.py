@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 import numpy as np
 
 from fuser.errors import KeywordError, UsageError, check_keywords
+from fuser.graph.numerics import Mode, using
 from fuser.limits import Limits
 from fuser.pipeline.devices import Device
 from fuser.pipeline.fusion import Fusing
@@ -48,6 +49,7 @@ def compile(  # type: ignore[overload-overlap]  # no path is a program
     model: str | Path | bytes | ModelProto | Model, *, device: Device = "auto",
     dims: Mapping[str, int] | None = None, values: Mapping[str, np.ndarray] | None = None,
     threads: int | None = None, fusion: Fusing = True, precision: Precision = "model",
+    numerics: Mode | None = None, batch_invariant: bool | None = None,
     progress: Progress = ..., limits: Limits | None = None, tune: bool = False,
     host: Literal["error"] = "error",
 ) -> Plan: ...  # fmt: skip
@@ -56,7 +58,8 @@ def compile(
     model: str | Path | bytes | ModelProto | Model, *, host: Literal["allow"],
     device: Device = "auto", dims: Mapping[str, int] | None = None,
     values: Mapping[str, np.ndarray] | None = None, threads: int | None = None,
-    fusion: Fusing = True, precision: Precision = "model", progress: Progress = ...,
+    fusion: Fusing = True, precision: Precision = "model", numerics: Mode | None = None,
+    batch_invariant: bool | None = None, progress: Progress = ...,
     limits: Limits | None = None, tune: bool = False,
 ) -> Plan | HostedPlan: ...  # fmt: skip
 @overload
@@ -64,6 +67,7 @@ def compile(
     model: str | Path | bytes | ModelProto | Model, *, dynamic: Literal[True],
     device: Device = "auto", dims: Mapping[str, int] | None = None,
     threads: int | None = None, fusion: Fusing = True, precision: Precision = "model",
+    numerics: Mode | None = None, batch_invariant: bool | None = None,
     progress: Progress = ...,
 ) -> DynamicPlan: ...  # fmt: skip
 @overload
@@ -71,29 +75,34 @@ def compile(
     model: str | Path | bytes | ModelProto | Model, *, state: Mapping[str, str] | Literal["auto"],
     device: Device = "auto", dims: Mapping[str, int] | None = None,
     threads: int | None = None, fusion: Fusing = True, precision: Precision = "model",
+    numerics: Mode | None = None, batch_invariant: bool | None = None,
     progress: Progress = ...,
 ) -> StatefulPlan: ...  # fmt: skip
 @overload
 def compile(
     model: str | Path | bytes | ModelProto | Model, *, devices: int | str, device: Device = "auto",
     dims: Mapping[str, int] | None = None, threads: int | None = None, fusion: Fusing = True,
-    precision: Precision = "model", progress: Progress = ..., limits: Limits | None = None,
+    precision: Precision = "model", numerics: Mode | None = None,
+    batch_invariant: bool | None = None, progress: Progress = ..., limits: Limits | None = None,
 ) -> ShardedPlan: ...  # fmt: skip
 @overload
 def compile(
     model: TorchModule, *, example_inputs: Sequence[Any] | None = None, device: Device = "auto",
     threads: int | None = None, fusion: Fusing = True, precision: Precision = "model",
+    numerics: Mode | None = None, batch_invariant: bool | None = None,
     freeze: bool = True, tune: bool = False,
 ) -> CompiledModule: ...  # fmt: skip
 @overload
 def compile(
     model: TorchProgram, *, example_inputs: Sequence[Any] | None = None, device: Device = "auto",
     threads: int | None = None, fusion: Fusing = True, precision: Precision = "model",
+    numerics: Mode | None = None, batch_invariant: bool | None = None,
     freeze: bool = True, tune: bool = False,
 ) -> CompiledProgram: ...  # fmt: skip
 def compile(
     model: Any, *, example_inputs: Sequence[Any] | None = None, device: Device = "auto",
     threads: int | None = None, fusion: Fusing = True, precision: Precision = "model",
+    numerics: Mode | None = None, batch_invariant: bool | None = None,
     freeze: bool = True, dynamic: bool = False, tune: bool = False,
     state: Mapping[str, str] | Literal["auto"] | None = None, **options: Any,
 ) -> Any:  # fmt: skip
@@ -121,9 +130,24 @@ def compile(
     "auto" is then where its tensors are; freeze=False makes its parameters inputs of the kernels.
 
     precision: what may be rounded: "model", "bf16", "int8w" (docs/python.md).
+    numerics: which rewrites may change numbers: "model" (the default), "fast", "strict".
+    batch_invariant: whether a row's bits must not depend on how many rows there are
+    (docs/numerics.md).
     tune: measure schedules of kernels, and remember the best (pipeline/tuning.py).
     Raises FuserError: UsageError, InvalidModelError, UnsupportedOpError, DeviceError, CompileError.
     """
+    with using(numerics, batch_invariant):
+        return _compile(
+            model, example_inputs, device, threads, fusion, precision, freeze, dynamic, tune,
+            state, options,
+        )  # fmt: skip
+
+
+def _compile(
+    model: Any, example_inputs: Sequence[Any] | None, device: Device, threads: int | None,
+    fusion: Fusing, precision: Precision, freeze: bool, dynamic: bool, tune: bool,
+    state: Mapping[str, str] | Literal["auto"] | None, options: dict[str, Any],
+) -> Any:  # fmt: skip
     torch_model = not isinstance(model, str | Path | bytes) and _is_torch(model)
     _check_options(torch_model, dynamic, options, example_inputs, freeze, state is not None)
     devices = options.pop("devices", None)
@@ -182,7 +206,9 @@ def compile(
     )  # fmt: skip
 
 
-_COMMON = ("device", "threads", "fusion", "precision", "dynamic", "tune")
+_COMMON = (
+    "device", "threads", "fusion", "precision", "numerics", "batch_invariant", "dynamic", "tune"
+)  # fmt: skip
 _OF_TORCH = ("example_inputs", "freeze")
 _OF_SIZES = ("dims", "progress")
 _OF_ONNX = (*_OF_SIZES, "values", "limits", "host", "state", "devices")

@@ -12,7 +12,9 @@ Found = TypeVar("Found")
 
 def begin_copy(graph: Graph) -> tuple[Graph, dict[Value, Value]]:
     """(a graph with the same inputs and no nodes yet, the value in it for each of the graph's)."""
-    copy = Graph(graph.name, list(graph.inputs), [], [], list(graph.output_names), graph.source)
+    copy = graph.like()
+    copy.inputs, copy.output_names = list(graph.inputs), list(graph.output_names)
+    copy.source = graph.source
     copy._names = graph._names
     return copy, {value: value for value in graph.inputs}
 

@@ -15,19 +15,39 @@ from typing import Any, Literal
 import numpy as np
 
 from fuser.dtypes import DType, from_numpy
-from fuser.errors import VerifyError
-from fuser.graph.dims import Dim, as_int, substitute
-from fuser.limits import check_nodes
+from fuser.errors import LimitError, OutOfMemoryError, ShapeError, VerifyError
+from fuser.graph.dims import Dim, DimExpr, as_int, substitute
+from fuser.graph.numerics import Numerics, Rewritten, RuleClass, current
+from fuser.limits import LARGEST, MAX_AXES, check_nodes
 
 Attrs = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class TensorType:
-    """dtype and shape of a tensor; a dim is an int or a symbolic expression (graph/dims.py)."""
+    """dtype and shape of a tensor; a dim is an int or a symbolic expression (graph/dims.py).
+
+    Raises ShapeError for a negative size, LimitError for more than MAX_AXES axes and
+    OutOfMemoryError for sizes whose product, zeros aside, is more than LARGEST: no array has such a
+    shape, and neither does a tensor that is never stored.
+    """
 
     dtype: DType
     shape: tuple[Dim, ...]
+
+    def __post_init__(self) -> None:
+        count = 1
+        for dim in self.shape:
+            if dim.__class__ is not int and isinstance(dim, DimExpr):
+                continue
+            if dim > 0:
+                count *= dim
+            elif dim < 0:
+                raise ShapeError(f"a tensor of shape {_shown(self.shape)} has a negative size")
+        if count > LARGEST:
+            raise OutOfMemoryError(f"{self} has no end")
+        if len(self.shape) > MAX_AXES:
+            raise LimitError(f"a tensor has {len(self.shape)} axes, more than {MAX_AXES}")
 
     @property
     def rank(self) -> int:
@@ -52,16 +72,14 @@ class TensorType:
     def bytes(self) -> int:
         return self.size * self.dtype.bytes
 
-    def is_beyond(self, elements: int) -> bool:
-        """Whether the known dims alone make more elements than that."""
-        count = 1
-        for dim in self.shape:
-            if isinstance(dim, int):
-                count *= dim
-        return count > elements
-
     def __str__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+        return f"{self.dtype}{_shown(self.shape)}"
+
+
+def _shown(shape: tuple[Dim, ...]) -> str:
+    """A shape as text; of many axes the first."""
+    more = [] if len(shape) <= MAX_AXES else ["..."]
+    return f"[{', '.join([*map(str, shape[:MAX_AXES]), *more])}]"
 
 
 @dataclass(eq=False, slots=True)
@@ -135,7 +153,9 @@ class SourceNode:
 
 @dataclass(eq=False)
 class Graph:
-    """A model. `outputs` may repeat a value; `output_names` gives the name of each output."""
+    """A model. `outputs` may repeat a value; `output_names` gives the name of each output.
+
+    numerics: which rewrites may change its numbers. rewritten: those that did, in order."""
 
     name: str
     inputs: list[Value] = field(default_factory=list)
@@ -143,6 +163,8 @@ class Graph:
     outputs: list[Value] = field(default_factory=list)
     output_names: list[str] = field(default_factory=list)
     source: list[SourceNode] = field(default_factory=list)
+    numerics: Numerics = field(default_factory=current)
+    rewritten: list[Rewritten] = field(default_factory=list)
     _names: int = 0
     _taken: frozenset[str] = frozenset()
     """The names of the inputs, when `fresh` last looked at them."""
@@ -181,6 +203,17 @@ class Graph:
         node.outputs = tuple([Value(t, self.fresh(), node, i) for i, t in enumerate(out_types)])
         self.nodes.append(node)
         return node
+
+    def like(self, name: str | None = None) -> Graph:
+        """An empty graph under the same numerics, to copy or rewrite this one into."""
+        return Graph(
+            self.name if name is None else name,
+            numerics=self.numerics, rewritten=list(self.rewritten),
+        )  # fmt: skip
+
+    def note(self, rule: str, kind: RuleClass, nodes: tuple[str, ...]) -> None:
+        """Remember a rewrite that is not exact, for the report."""
+        self.rewritten.append(Rewritten(rule, kind, nodes))
 
     def constant(self, array: np.ndarray, origin: tuple[str, ...] = ()) -> Value:
         array = np.asarray(array)

@@ -27,6 +27,7 @@ from fuser.dtypes import BY_NAME, DType
 from fuser.errors import ParseError, ShapeError
 from fuser.graph.dims import Dim, from_ast
 from fuser.graph.ir import Graph, Node, TensorType, Value
+from fuser.graph.numerics import MODES, Numerics
 from fuser.graph.ops.primitive import Array
 from fuser.graph.ops.registry import PRIMITIVES
 
@@ -44,7 +45,7 @@ def print_graph(graph: Graph, constants: MutableMapping[str, Array] | None = Non
     """The text of graph; the arrays of large constants are put into `constants` by their hash."""
     names = _unique_names(graph)
     inputs = ", ".join(f"{names[value]}: {value.type}" for value in graph.inputs)
-    lines = [f"graph @{_quoted(graph.name)}({inputs}) {{"]
+    lines = [f"graph @{_quoted(graph.name)}({inputs}) {_numerics_text(graph.numerics)}{{"]
     for node in graph.nodes:
         lines.append("  " + _print_node(node, names, constants))
     results = (
@@ -53,6 +54,19 @@ def print_graph(graph: Graph, constants: MutableMapping[str, Array] | None = Non
     )
     lines.append(f"  return {', '.join(results)}".rstrip())
     return "\n".join([*lines, "}"]) + "\n"
+
+
+def _numerics_text(numerics: Numerics) -> str:
+    """The numerics of a graph, before its body; nothing for the usual ones."""
+    words: list[str] = [] if numerics.mode == "model" else [numerics.mode]
+    words += ["batch_invariant"] * numerics.batch_invariant
+    return "".join(f"{word} " for word in words)
+
+
+def _parsed_numerics(text: str) -> Numerics:
+    words = text.split()
+    modes = [mode for mode in MODES if mode in words]
+    return Numerics(modes[0] if modes else "model", "batch_invariant" in words)
 
 
 def _quoted(name: str) -> str:
@@ -116,7 +130,7 @@ def _print_array(array: Array, constants: MutableMapping[str, Array] | None) -> 
 # parsing ----------------------------------------------------------------------------------------
 
 _NAME = r'%(?:[A-Za-z_][\w.]*|"(?:[^"\\]|\\.)*")'
-_HEAD = re.compile(r'graph @([A-Za-z_][\w.]*|"(?:[^"\\]|\\.)*")\((.*)\) \{\Z')
+_HEAD = re.compile(r'graph @([A-Za-z_][\w.]*|"(?:[^"\\]|\\.)*")\((.*)\) ((?:\w+ )*)\{\Z')
 _NODE = re.compile(rf"({_NAME}(?:, {_NAME})*) = (\w+)(.*)\Z")
 _RETURN = re.compile(rf'({_NAME}) as ([A-Za-z_][\w.]*|"(?:[^"\\]|\\.)*")')
 
@@ -161,7 +175,7 @@ class _Parser:
         match = _HEAD.match(line)
         if match is None:
             raise ParseError("expected: graph @name(%input: type, ...) {")
-        self.graph = Graph(_unquoted(match[1]))
+        self.graph = Graph(_unquoted(match[1]), numerics=_parsed_numerics(match[3]))
         for item in _split(match[2]):
             name, _, type = _partition(item, ": ")
             value = self.graph.add_input(_unquoted(name[1:]), parse_type(type))

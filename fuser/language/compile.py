@@ -146,6 +146,7 @@ def trace(
     builder = Builder(
         function.fn.__name__, Schedule(warps=options.num_warps, stages=options.num_stages)
     )
+    builder.kernel.fast = bool(options.extra.get("enable_fp_fusion", True))
     plain = bool(function.options.get("plain_pointers"))
     binder = _Binder(builder, sizes, plain, open_grid)
     extents = _grid(grid, binder, open_grid)

@@ -86,7 +86,7 @@ def _partition(graph: Graph, target: Target, options: Options) -> Partition:
 def _place_all(grouping: Grouping) -> None:
     """Anchors first with their epilogues, in graph order; then what is left."""
     options = grouping.options
-    if options.attention and not options.no_fusion:
+    if options.attention and not options.no_fusion and grouping.graph.numerics.allows("order"):
         seed_attention(grouping)
     if not options.no_fusion:
         for matmuls in find_gates(grouping.graph):

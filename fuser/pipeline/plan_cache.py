@@ -36,6 +36,7 @@ import numpy as np
 from fuser.config import Config, start_logs, within
 from fuser.dtypes import BY_NAME, from_numpy
 from fuser.errors import InvalidModelError
+from fuser.graph import numerics
 from fuser.limits import Limits, check_bytes, current
 from fuser.pipeline.devices import Device, choose_target, parse_device, plan_threads
 from fuser.pipeline.fusion import Fusing, choice
@@ -288,6 +289,7 @@ def _entry(
             "values": {name: _value(array) for name, array in sorted(values.items())},
             "fusion": choice(fusion),
             "precision": precision,
+            "numerics": str(numerics.current()),
             "nodes": current().nodes,
             "kernel_seconds": current().kernel_seconds,
         }

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from fuser.graph.numerics import Rewritten, RuleClass
+from fuser.graph.rewrites import BY_NAME
 from fuser.graph.sizes import by_example, size_hint
 from fuser.partition.cost import total_flops
 from fuser.partition.region import Partition
@@ -77,7 +79,22 @@ def report_on(
         dram=Traffic(*(_total(warm) for _, warm in dram)),
         dram_cold=Traffic(*(_total(cold) for cold, _ in dram)),
         launches=launches,
+        numerics=str(cut.graph.numerics),
+        rewrites=_rewrites(cut, programs),
     )  # fmt: skip
+
+
+def _rewrites(cut: Partition, programs: Sequence[TileProgram]) -> tuple[Rewritten, ...]:
+    """The rewrites that are not exact, each once with the nodes of all places."""
+    found: dict[tuple[str, RuleClass], dict[str, None]] = {}
+    for item in cut.graph.rewritten:
+        found.setdefault((item.rule, item.kind), {}).update(dict.fromkeys(item.nodes))
+    for program in programs:
+        for name in program.rewrites:
+            nodes = found.setdefault((name, BY_NAME[name].kind), {})
+            anchors = program.region.anchors
+            nodes.update((origin, None) for node in anchors for origin in node.origin)
+    return tuple(Rewritten(rule, kind, tuple(nodes)) for (rule, kind), nodes in found.items())
 
 
 def _total(found: Sequence[Bytes]) -> int:

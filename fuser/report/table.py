@@ -69,6 +69,9 @@ def _rows(report: Report, outputs: Mapping[str, np.ndarray]) -> Iterator[tuple[s
     yield "model", f"{report.model} on {report.device}"
     if report.precision != "model":
         yield "precision", report.precision
+    if report.numerics != "model" or report.rewrites:
+        inexact = (f"{item.rule} ({counted(len(item.nodes), 'node')})" for item in report.rewrites)
+        yield "numerics", ": ".join(filter(None, (report.numerics, ", ".join(inexact))))
     if report.dims:
         yield "dims", ", ".join(f"{name} = {size}" for name, size in report.dims.items())
     saved = percent_saved(kernels.before, kernels.after)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fuser.errors import UsageError
+from fuser.graph.numerics import Rewritten
 from fuser.runtime.latency import Latency
 from fuser.runtime.shown import Shown, Summary
 
@@ -199,6 +200,10 @@ class Report(Shown):
     """Inputs whose values the plan was compiled for."""
     precision: str = "model"
     """What matmuls round their operands to, and on what instruction (pipeline/precision.py)."""
+    numerics: str = "model"
+    """Which rewrites might change numbers (graph/numerics.py)."""
+    rewrites: tuple[Rewritten, ...] = ()
+    """Those that the plan contains and that are not exact."""
     tuned: tuple[Tuned, ...] = ()
     """Kernels with measured schedules (pipeline/tuning.py)."""
     latency_ms: Latency | None = None
@@ -228,7 +233,7 @@ class Report(Shown):
         return {
             "schema": SCHEMA,
             **{key: table[key] for key in ("model", "device", "target", "dims", "threads")},
-            **{key: table[key] for key in ("precision", "kernels")},
+            **{key: table[key] for key in ("precision", "numerics", "rewrites", "kernels")},
             "boundary_bytes": _three(self.boundary),
             "dram_bytes": _three(self.dram),
             "dram_bytes_cold": _three(self.dram_cold),
@@ -272,6 +277,7 @@ class Report(Shown):
         facts = [
             ("device", self.device), ("kernels", saved), ("bytes moved", moved),
             ("memory", f"{self.peak_memory_bytes:,} bytes"), ("precision", self.precision),
+            ("numerics", self.numerics),
             ("compiled in", f"{self.compile_s:.2f} s"),
             *((name, str(size)) for name, size in self.dims.items()),
             *(("fallback", text) for text in self.fallbacks),
@@ -295,6 +301,10 @@ class Report(Shown):
             "fallbacks": tuple(record["fallbacks"]),
             "values": tuple(record["values"]),
             "tuned": tuple(Tuned(**item) for item in record["tuned"]),
+            "rewrites": tuple(
+                Rewritten(item["rule"], item["kind"], tuple(item["nodes"]))
+                for item in record.get("rewrites", ())
+            ),
             "target": record["target"] and Device(**record["target"]),
             **{name: Traffic(**record[name]) for name in ("boundary", "dram", "dram_cold")},
             "launches": tuple(map(KernelReport.from_record, record["launches"])),

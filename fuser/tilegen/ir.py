@@ -175,7 +175,8 @@ class Kernel:
     """A tile program. `grid` programs run in any order and never talk to each other.
 
     scalars: numbers that a launch gives beside the buffers, visible everywhere. sources: other
-    origins of ops, where kernels of equal regions share a body.
+    origins of ops, where kernels of equal regions share a body. fast: products may be contracted
+    with sums, and float32 divisions need not be rounded correctly.
     """
 
     name: str
@@ -186,6 +187,7 @@ class Kernel:
     schedule: Schedule = field(default_factory=Schedule)
     scalars: list[Value] = field(default_factory=list)
     sources: Mapping[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
+    fast: bool = False
 
     def origin_of(self, op: Op) -> tuple[str, ...]:
         """The names of the model's nodes that an op comes from."""

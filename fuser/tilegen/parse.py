@@ -59,6 +59,7 @@ class _Parser(Reader):
         name = self.name()
         self.expect("grid")
         self.grid = self.integers("(", ")")
+        fast = bool(self.has("fast"))
         self.expect("{")
         schedule = Schedule()
         scalars: list[Value] = []
@@ -85,7 +86,7 @@ class _Parser(Reader):
         if self.next.kind != "end":
             raise self.error(f"expected the end, found {self.next.text!r}")
         buffers, views = list(self.buffers.values()), list(self.views.values())
-        return Kernel(name, buffers, views, self.grid, body, schedule, scalars)
+        return Kernel(name, buffers, views, self.grid, body, schedule, scalars, fast=fast)
 
     def schedule(self) -> Schedule:
         start = self.last

@@ -154,3 +154,5 @@ class TileProgram:
     arguments: tuple[Argument, ...]
     flops: int = 0
     notes: list[str] = field(default_factory=list)
+    rewrites: tuple[str, ...] = ()
+    """Names of the rewrites in it that are not exact (graph/rewrites.py)."""

@@ -108,7 +108,9 @@ class _Printer:
         self.ranks = {value: rank for rank, value in enumerate(_all_values(kernel))}
 
     def text(self, name: str, schedule: Schedule, origins: bool) -> str:
-        lines = [f"kernel @{name_text(name)} grid({', '.join(map(show_dim, self.kernel.grid))}) {{"]
+        grid = ", ".join(map(show_dim, self.kernel.grid))
+        fast = " fast" if self.kernel.fast else ""
+        lines = [f"kernel @{name_text(name)} grid({grid}){fast} {{"]
         default = Schedule()
         settings = [
             f"{item.name} = {literal(getattr(schedule, item.name))}"

@@ -147,8 +147,8 @@ EMITTERS = (
     ),
     Fault(
         "operands of a map are swapped", PRIMITIVES,
-        "return em.map(node.op, *(em.tile(operand, coords) for operand in node.inputs))",
-        "return em.map(node.op, *(em.tile(operand, coords) for operand in node.inputs[::-1]))",
+        "em.map(node.op, *(em.tile(operand, coords) for operand in node.inputs))",
+        "em.map(node.op, *(em.tile(operand, coords) for operand in node.inputs[::-1]))",
     ),
     Fault(
         "a map keeps the bounds of all its operands", PLACEMENT,

@@ -10,6 +10,7 @@ import pytest
 from fuser import dtypes
 from fuser.graph import compose
 from fuser.graph.ir import Value
+from fuser.graph.numerics import using
 from fuser.partition import Options, Partition, Region, partition
 from tests.interpreted import check as check_emitted
 from tests.partition.support import CPU, SM_90A, Net, check, codes, kinds, ops, random_feeds
@@ -104,7 +105,8 @@ def test_any_pointwise_code_may_change_the_scores(score: Score) -> None:
 
 @pytest.mark.parametrize("where", ["q", "k", "both", "scores", "divided"])
 def test_the_scale_may_be_anywhere(where: str) -> None:
-    net = Net()
+    with using("fast"):
+        net = Net()
     q, k, v = inputs(net)
     if where in ("q", "both"):
         q = net.b.map("mul", q, 0.5)
@@ -117,7 +119,16 @@ def test_the_scale_may_be_anywhere(where: str) -> None:
         scores = net.b.map("div", scores, 4.0)
     region = one_attention(net, values(net, compose.softmax(net.b, scores, [3]), v))
     before = ops(region)[: ops(region).index("dot_general")]
-    assert "mul" not in before, "scales belong behind the product"
+    assert "mul" not in before, "scales belong after the matmul"
+
+
+def test_a_scaled_operand_of_float32_is_part_of_attention() -> None:
+    """Its sums might overflow without the scale: it stays where it is, in the same region."""
+    net = Net()
+    q, k, v = inputs(net)
+    scores = products(net, net.b.map("mul", q, 0.3), k)
+    region = one_attention(net, values(net, compose.softmax(net.b, scores, [3]), v))
+    assert ops(region).index("mul") < ops(region).index("dot_general")
 
 
 def test_heads_are_split_and_merged_by_index_maps() -> None:

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from fuser import dtypes
+from fuser.dtypes import DType, bf16, f16, f32
 from fuser.graph import compose
-from fuser.graph.ir import Value
+from fuser.graph.ir import TensorType, Value
 from fuser.graph.linear_index import gather_along
+from fuser.graph.numerics import using
 from fuser.partition import Options, Partition, partition
 from tests.interpreted import check as check_emitted
 from tests.partition.support import CPU, SM_90A, Net, check, kinds, ops, random_feeds
@@ -137,7 +139,8 @@ def test_an_expensive_prologue_is_a_kernel() -> None:
 
 
 def test_scalar_factors_move_behind_the_product() -> None:
-    net = Net()
+    with using("fast"):
+        net = Net()
     x, y = net.input("x", 2, 4, 8), net.input("y", 2, 6, 8)
     dot = net.b.dot(net.b.map("mul", x, 0.5), net.b.map("mul", y, 0.25), ((2,), (2,)), ((0,), (0,)))
     cut = cut_of(net, dot)
@@ -145,6 +148,15 @@ def test_scalar_factors_move_behind_the_product() -> None:
     assert ops(cut.regions[0])[-1] == "mul"
     scalars = [n.attrs["value"] for n in cut.regions[0].nodes if n.op == "constant"]
     assert scalars == [np.float32(0.125)]
+
+
+@pytest.mark.parametrize(("dtype", "moves"), [(f16, True), (bf16, False), (f32, False)])
+def test_scalar_factors_move_where_no_sum_overflows(dtype: DType, moves: bool) -> None:
+    net = Net()
+    x, y = (net.graph.add_input(name, TensorType(dtype, (4, 8))) for name in "xy")
+    dot = net.b.dot(net.b.map("mul", x, 0.5), y, ((1,), (1,)))
+    found = ops(cut_of(net, dot).regions[0])
+    assert (found.index("mul") > found.index("dot_general")) is moves
 
 
 def test_parallel_products_are_merged() -> None:

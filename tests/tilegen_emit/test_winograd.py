@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fuser import dtypes
+from fuser.graph.numerics import using
 from fuser.target import SM_90A, cpu_target
 from fuser.tilegen.emit import winograd
 from fuser.tilegen.program import Packing
@@ -16,6 +18,14 @@ from fuser.tilegen.rules.cpu import CPU_RULES
 from fuser.tilegen.rules.cpu.winograd import winograd_side
 from tests.interpreted import CPU, check, one_region
 from tests.tilegen_emit.graphs import Model
+
+
+@pytest.fixture(autouse=True)
+def fast() -> Iterator[None]:
+    """The numerics that allow it."""
+    with using("fast"):
+        yield
+
 
 CASES = {  # batch, channels, outputs, height, width, padding
     "whole squares": (1, 8, 16, 8, 12, ((1, 1), (1, 1))),

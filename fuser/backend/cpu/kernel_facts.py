@@ -364,8 +364,10 @@ def stores_of(facts: Facts, value: Value) -> dict[ops.Store, int]:
 
 
 def last_product(facts: Facts, op: ops.Map) -> ops.Map | None:
-    """The product that an `add` rounds together with its sum: the last one of a sum of two or more
-    products, as a dot adds them up. None where `op` is no such sum. Asked once kinds are final."""
+    """The product that an `add` of a fast kernel rounds together with its sum: the last one of a
+    sum of two or more products. None where `op` is no such sum. Asked once kinds are final."""
+    if not facts.kernel.fast:
+        return None
 
     def rest_of(total: ops.Map) -> list[ops.Map]:
         sides = map(partial(_used_once, facts), total.args if _is_sum(total) else ())

@@ -88,7 +88,7 @@ class Lowering(Builder):
             self.order.cluster, 0, self.needs.tensor_maps, len(self.kernel.scalars),
             self.cluster.blocks, self.shared.team, self.needs.workspace_bytes,
         )  # fmt: skip
-        program.tables = self.needs.tables
+        program.tables, program.fast = self.needs.tables, self.kernel.fast
         program.resident = resident_blocks(self, self.held)
         self.decisions.add(self._overlap)
         self.decisions.add(*passes.run(

@@ -52,7 +52,8 @@ def scaled(low: Builder, fn: gpu.ScaledFn, tile: Tile, scale: float = 1.0) -> Ti
 def short_form(low: Builder, op: ops.Map, layout: Layout) -> Tile | None:
     """Cheaper code for x / c, exp(x - top) / sum, 1 + tanh(x), and for what is rounded to 16
     bits x (1 + erf(x)), 1 + erf(x), tanh(x) and exp(x). The plain forms that they leave without use
-    are removed as dead code."""
+    are removed as dead code. Unless the kernel is fast, all but an exact reciprocal is for results
+    of 16 bits."""
     makers = low.assignment.makers
     if op.result.dtype.name != "f32" or op.fn not in ("div", "add", "mul", "tanh", "exp"):
         return None
@@ -62,27 +63,42 @@ def short_form(low: Builder, op: ops.Map, layout: Layout) -> Tile | None:
         if not (writes_halves(low) or feeds_halves(low, op)):
             return None
         return scaled(low, "short_exp", low.tile(op.args[0], layout))
+    narrow = low.kernel.fast or feeds_halves(low, op)
     if op.fn == "tanh":
         if not feeds_halves(low, op):
             return None
         return apply_scaled(low, op, layout, _tanh_of(low, op))
     found = number_beside(low, op)
     if found is None:
-        return _share(low, op, layout) if op.fn == "div" else None
+        rounds = low.kernel.fast or _is_rounded(low, op)
+        return _share(low, op, layout) if op.fn == "div" and rounds else None
     value, number = found
     if op.fn == "div":
         inverse = 1 / number if value is op.args[0] and number else math.inf
         if not 2.0**-100 < abs(inverse) < 2.0**100:
             return None
+        if not (low.kernel.fast or is_power_of_two(number)):
+            return None
         return multiply(low, low.tile(value, layout), inverse)
     inner = makers.get(value)
     if number != 1.0 or not isinstance(inner, ops.Map) or inner.args[0] not in low.env:
         return None
-    if inner.fn == "tanh":
+    if inner.fn == "tanh" and narrow:
         return apply_scaled(low, inner, layout, "one_plus_tanh")
     if inner.fn == "erf" and feeds_halves(low, op):
         return apply_scaled(low, inner, layout, "one_plus_erf")
     return None
+
+
+def _is_rounded(low: Builder, op: ops.Map) -> bool:
+    """Whether a result is rounded to 16-bit floats wherever it is used."""
+    uses = low.assignment.uses.get(op.result, ())
+    return all(isinstance(u, ops.Cast) and u.dtype.is_float and u.dtype.bits == 16 for u in uses)
+
+
+def is_power_of_two(number: float) -> bool:
+    """Whether dividing by a number is multiplying by its reciprocal, to the last bit."""
+    return abs(math.frexp(number)[0]) == 0.5
 
 
 def _gelu(low: Builder, op: ops.Map, layout: Layout) -> Tile | None:

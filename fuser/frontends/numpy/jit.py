@@ -28,6 +28,7 @@ from fuser.frontends.numpy.open_sizes import OpenAxes, OpenTraced, closed
 from fuser.frontends.numpy.specs import spec
 from fuser.frontends.numpy.trace import ArraySpec, cond, record, while_loop
 from fuser.graph.ir import Graph
+from fuser.graph.numerics import Mode, using
 from fuser.graph.passes import run_passes
 from fuser.pipeline.compiler import compile_graph
 from fuser.pipeline.devices import Device, check_device
@@ -145,13 +146,14 @@ class Traced(Shown):
 def trace(
     function: Callable[..., Any], *specs: Any, device: Device = "auto",
     threads: int | None = None, fusion: Fusing = True, static: dict[str, Any] | None = None,
-    precision: Precision = "model",
+    precision: Precision = "model", numerics: Mode | None = None,
+    batch_invariant: bool | None = None,
 ) -> Traced:  # fmt: skip
     """Record `function` for arguments of the given specs: `fuser.spec`, arrays to take the shape
     of, Python numbers, and nested tuples, lists and dicts of those.
 
     static: arguments by name that are no arrays; they are fixed.
-    device, threads, fusion, precision: as for `fuser.compile`.
+    device, threads, fusion, precision, numerics, batch_invariant: as for `fuser.compile`.
     Raises TraceError where the function cannot be recorded.
     """
     fixed = static or {}
@@ -159,7 +161,8 @@ def trace(
     signature, method = inspect.signature(function), bool(owner)
     bound = Arguments(signature, frozenset(fixed), (*owner, *specs), dict(fixed), method)
     name = _name(function)
-    return Traced(function, bound, name, device, threads, fusion, precision, owner, method)
+    with using(numerics, batch_invariant):
+        return Traced(function, bound, name, device, threads, fusion, precision, owner, method)
 
 
 class Jitted:
@@ -169,9 +172,12 @@ class Jitted:
     def __init__(
         self, function: Callable[..., Any], static_argnames: Sequence[str], device: Device,
         threads: int | None, fusion: Fusing, precision: Precision = "model",
-        dynamic: OpenAxes | None = None,
+        dynamic: OpenAxes | None = None, numerics: Mode | None = None,
+        batch_invariant: bool | None = None,
     ) -> None:  # fmt: skip
         check_device(device, threads)
+        with using(numerics, batch_invariant) as chosen:
+            self._numerics = chosen
         self.function = function
         self._dynamic = dict(dynamic or {})
         self._open: OrderedDict[Hashable, OpenTraced] = OrderedDict()
@@ -243,7 +249,7 @@ class Jitted:
         specs, leaves, dynamic = bound.specs(), bound.leaves, self._dynamic
         fixed = {name: closed(name, spec, dynamic) for name, spec in specs.items()}
         key = bound.key(fixed)
-        with self._lock:
+        with self._lock, using(self._numerics):
             found = self._open.get(key)
             if found is None:
                 found = self._open[key] = OpenTraced(
@@ -261,7 +267,7 @@ class Jitted:
 
     def _find(self, bound: Arguments) -> Traced:
         key = bound.key()
-        with self._lock:
+        with self._lock, using(self._numerics):
             kept = self._cache.setdefault(key, [])
             self._cache.move_to_end(key)
             found = next((traced for traced in kept if traced.serves(bound)), None)
@@ -298,7 +304,8 @@ class JittedMethod:
 def jit(
     function: Callable[..., Any] | None = None, *, static_argnames: str | Sequence[str] = (),
     device: Device = "auto", threads: int | None = None, fusion: Fusing = True,
-    precision: Precision = "model", dynamic: OpenAxes | None = None,
+    precision: Precision = "model", dynamic: OpenAxes | None = None, numerics: Mode | None = None,
+    batch_invariant: bool | None = None,
 ) -> Any:  # fmt: skip
     """Compile a function on its first call with arguments of given shapes and dtypes.
 
@@ -306,13 +313,16 @@ def jit(
     dynamic: by parameter, names for the axes whose sizes are open: {"x": ("batch", None)}. Kernels
     then serve ranges of these sizes; a name that comes twice is one size. Without it each
     combination of shapes is compiled for.
+    numerics, batch_invariant: as for `fuser.compile`.
     Works as a decorator with and without arguments, of functions and methods. Of an object (`self`)
     arrays and floats are read in each call; whatever else the function reads is compiled for, and
     compiled anew where it has changed. Arrays that the function closes over are
     constants: do not change them afterwards. Raises TraceError where it cannot be recorded.
     """
     named = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
-    options = (named, device, threads, fusion, precision, dynamic)
+    options = (
+        named, device, threads, fusion, precision, dynamic, numerics, batch_invariant
+    )  # fmt: skip
     return (lambda f: _jitted(f, options)) if function is None else _jitted(function, options)
 
 

@@ -16,6 +16,7 @@ from fuser.errors import FeedError, TraceError, UsageError
 from fuser.frontends.numpy.trace import ArraySpec, Results, record
 from fuser.graph.dims import symbol
 from fuser.graph.ir import Graph, TensorType
+from fuser.graph.numerics import current, using
 from fuser.graph.passes import run_passes
 from fuser.pipeline.variants import Source, Variant, Variants
 from fuser.runtime.plan import Plan
@@ -55,6 +56,7 @@ class OpenTraced:
         dynamic: OpenAxes, options: Mapping[str, Any],
     ) -> None:  # fmt: skip
         """options: device, threads, fusion and precision, as for `fuser.compile`."""
+        numerics = current()
         self._names = {n: axes_of(n, spec, dynamic) for n, spec in specs.items()}
         symbols: dict[str, bool] = {}
         for axes in self._names.values():
@@ -70,7 +72,8 @@ class OpenTraced:
                 n: replace(spec, shape=tuple(map(size, spec.shape, self._names[n])))
                 for n, spec in specs.items()
             }
-            recording = record(function, opened, call, name)
+            with using(numerics):
+                recording = record(function, opened, call, name)
             if recording.loops:
                 raise TraceError(
                     f"{name} has loops, whose sizes cannot be open",

@@ -10,7 +10,7 @@ import gc
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,8 @@ from fuser.frontends.onnx.importer import (
 from fuser.graph.dims import substitute, symbols_of
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph, TensorType
+from fuser.graph.numerics import Numerics, using
+from fuser.graph.numerics import current as current_numerics
 from fuser.graph.passes import run_passes
 from fuser.graph.passes.known_codes import Store, remembered
 from fuser.limits import Limits
@@ -66,6 +68,8 @@ class Model:
     """Of weights of few bits, once they were found: graphs of other sizes have them too."""
     mapped: MappedModel | None = None
     """Where the data of its large weights are, if the proto is without them."""
+    numerics: Numerics = field(default_factory=current_numerics)
+    """Of the graphs that it gives."""
 
     @property
     def types(self) -> Mapping[str, DType]:
@@ -127,7 +131,8 @@ class Model:
         """The imported graph with every dim an int, after the graph passes. values: inputs that
         are constants in it; such a graph is not kept."""
         if values:
-            graph = import_onnx(self.proto, self.bind(dims), values, self._weights())
+            with using(self.numerics):
+                graph = import_onnx(self.proto, self.bind(dims), values, self._weights())
             self._check_types()
             return run_passes(graph)
         return self._graph(self.bind(dims))
@@ -137,13 +142,14 @@ class Model:
     ) -> Graph:
         """The imported graph with some dims fixed, the others symbols of the Sizes in force, after
         the graph passes."""
-        with remembered(self._codes):
+        with remembered(self._codes), using(self.numerics):
             return run_passes(import_onnx(self.proto, fixed, values or {}, self._weights()))
 
     def _graph(self, bound: Mapping[str, int]) -> Graph:
         key = tuple(sorted(bound.items()))
         if key not in self._graphs:
-            graph = import_onnx(self.proto, bound, weights=self._weights())
+            with using(self.numerics):
+                graph = import_onnx(self.proto, bound, weights=self._weights())
             self._check_types()
             self._graphs[key] = run_passes(graph)
         return self._graphs[key]
@@ -159,9 +165,11 @@ class Model:
 
 
 def open_model(source: str | Path | bytes | ModelProto | Model) -> Model:
-    """Read and check a model. Raises UsageError (no such file), InvalidModelError."""
+    """Read and check a model, to be compiled under the numerics in force. Raises UsageError (no
+    such file), InvalidModelError."""
     if isinstance(source, Model):
-        return source
+        same = source.numerics == current_numerics()
+        return source if same else replace(source, numerics=current_numerics(), _graphs={})
     proto = load_model(source)
     name = Path(source).name if isinstance(source, str | Path) else proto.graph.name or "model"
     return Model(name, proto, signature(proto))

@@ -11,6 +11,7 @@ import numpy as np
 from fuser.errors import UnsupportedError, UsageError
 from fuser.frontends.onnx.host import Segmented
 from fuser.frontends.onnx.model import Model, open_model
+from fuser.graph.numerics import current, using
 from fuser.pipeline.devices import Device, choose_target
 from fuser.pipeline.fusion import Fusing
 from fuser.pipeline.precision import Precision
@@ -89,6 +90,7 @@ class Runner:
         self, proto: ModelProto, model: Model | None, options: Options, fallback: bool
     ) -> None:
         self.proto, self._options, self._fallback = proto, options, fallback
+        self._numerics = current()
         held = {tensor.name for tensor in proto.graph.initializer}
         self._held_inputs = frozenset(i.name for i in proto.graph.input if i.name in held)
         self._with_fed: dict[frozenset[str], Runner] = {}
@@ -99,7 +101,11 @@ class Runner:
         except UnsupportedError:
             if not fallback:
                 raise
-            self._how = Segmented(proto, **vars(options))
+            self._how = self._segmented()
+
+    def _segmented(self) -> Segmented:
+        with using(self._numerics):
+            return Segmented(self.proto, **vars(self._options))
 
     def run(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
         """The outputs by name. Raises what feeds and compiling raise."""
@@ -112,7 +118,7 @@ class Runner:
         except UnsupportedError:
             if not self._fallback or isinstance(self._how, Segmented):
                 raise
-        self._how = Segmented(self.proto, **vars(self._options))
+        self._how = self._segmented()
         return self._how.run(feeds)
 
     def run_on_gpu(
@@ -132,7 +138,7 @@ class Runner:
         except UnsupportedError:
             if not self._fallback:
                 raise
-            self._how = Segmented(self.proto, **vars(self._options))
+            self._how = self._segmented()
             return None
         found = {spec.name: feeds[spec.name] for spec in plan.inputs}
         made = cast("CudaExecutor", plan.executor).run_device(found, 0, targets)
@@ -150,7 +156,8 @@ class Runner:
             kept = [tensor for tensor in proto.graph.initializer if tensor.name not in names]
             del proto.graph.initializer[:]
             proto.graph.initializer.extend(kept)
-            self._with_fed[names] = Runner(proto, None, self._options, self._fallback)
+            with using(self._numerics):
+                self._with_fed[names] = Runner(proto, None, self._options, self._fallback)
         return self._with_fed[names]
 
     def ready(

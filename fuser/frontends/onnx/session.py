@@ -40,6 +40,7 @@ from fuser.frontends.onnx.settings import (
     chosen_device,
 )
 from fuser.frontends.onnx.values import OrtValue, is_on_gpu, on_host, plain
+from fuser.graph.numerics import Mode, using
 from fuser.limits import Limits
 from fuser.pipeline.devices import Device, check_device, parse_device
 from fuser.pipeline.fusion import Fusing
@@ -52,7 +53,16 @@ if TYPE_CHECKING:
 
 MOST_READY = 32
 """Signatures of feeds that run without being looked at again."""
-KEYWORDS = ("device", "threads", "fusion", "precision", "fallback", "limits")
+KEYWORDS = (
+    "device",
+    "threads",
+    "fusion",
+    "precision",
+    "numerics",
+    "batch_invariant",
+    "fallback",
+    "limits",
+)
 IGNORED = ("disabled_optimizers", "enable_fallback", "read_config_from_model")
 """Keywords of ONNX Runtime that have no meaning here."""
 
@@ -62,8 +72,9 @@ class InferenceSession(Running, Shown):
 
     path_or_bytes: a path, the bytes of a model, a ModelProto or a `Model`. sess_options, providers,
     provider_options: as for ONNX Runtime; docs/onnxruntime.md says what they mean here. device,
-    threads, fusion, precision, limits: as for `fuser.compile`. fallback: what cannot be compiled
-    runs on the host (frontends/onnx/host.py) instead of being an error; `fallbacks` lists it.
+    threads, fusion, precision, numerics, batch_invariant, limits: as for `fuser.compile`. fallback:
+    what cannot be compiled runs on the host (frontends/onnx/host.py) instead of being an error;
+    `fallbacks` lists it.
     Raises UsageError, InvalidModelError, LimitError; `run` raises what compiling raises.
     """
 
@@ -78,6 +89,8 @@ class InferenceSession(Running, Shown):
         threads: int | None = None,
         fusion: Fusing = True,
         precision: Precision = "model",
+        numerics: Mode | None = None,
+        batch_invariant: bool | None = None,
         fallback: bool = True,
         limits: Limits | None = None,
         **ignored: Any,
@@ -104,7 +117,8 @@ class InferenceSession(Running, Shown):
         if parse_device(self._options.device)[0] == "cpu":
             self._providers = {"CPUExecutionProvider": {}}
         self._model_path: str | None = None
-        self._open(path_or_bytes)
+        with using(numerics, batch_invariant):
+            self._open(path_or_bytes)
 
     def _open(self, source: str | os.PathLike[str] | bytes | ModelProto | Model) -> None:
         if isinstance(source, str | os.PathLike):

@@ -41,6 +41,11 @@ def training_decompositions() -> dict[Any, Callable[..., Any]]:
 
     for name in ("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward"):
         table[getattr(aten, name).default] = max_pool_backward
+    from fuser.frontends.torch.attention import BACKWARD
+
+    for name, function in BACKWARD.items():
+        if hasattr(aten, name):
+            table[getattr(aten, name).default] = function
     return table
 
 

@@ -89,7 +89,26 @@ def _pow(a: Array, b: Array) -> Array:
     if a.dtype.kind in "iu":
         # NumPy refuses negative integer exponents; ONNX leaves them open.
         return np.asarray(np.power(a.astype(np.float64), b) if (b < 0).any() else a**b, a.dtype)
-    return np.asarray(np.power(a, b))
+    found = np.power(a, b)
+    # vector code of NumPy gives nan for powers of -inf that are no whole numbers
+    infinite = np.isneginf(a) & (b != np.floor(b)) & np.isfinite(b)
+    return np.asarray(np.where(infinite, np.where(b > 0, np.inf, 0.0), found), a.dtype)
+
+
+def _minimum(a: Array, b: Array) -> Array:
+    """The lesser one, NaN where one is; -0 is less than 0 (IEEE 754-2019, minimum)."""
+    least = np.asarray(np.minimum(a, b))
+    if a.dtype.kind in "iub":
+        return least
+    return np.asarray(np.where((a == 0) & (b == 0), np.where(np.signbit(a), a, b), least))
+
+
+def _maximum(a: Array, b: Array) -> Array:
+    """The greater one, NaN where one is; 0 is greater than -0."""
+    most = np.asarray(np.maximum(a, b))
+    if a.dtype.kind in "iub":
+        return most
+    return np.asarray(np.where((a == 0) & (b == 0), np.where(np.signbit(a), b, a), most))
 
 
 def _sign(x: Array) -> Array:
@@ -254,8 +273,8 @@ _BINARY: tuple[tuple[str, Callable[[Array, Array], Array]], ...] = (
     ("mod", np.mod),
     ("fmod", np.fmod),
     ("pow", _pow),
-    ("min", np.minimum),
-    ("max", np.maximum),
+    ("min", _minimum),
+    ("max", _maximum),
     ("fmin", np.fmin),
     ("fmax", np.fmax),
     ("logical_and", np.logical_and),

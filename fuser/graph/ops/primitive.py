@@ -39,12 +39,12 @@ class Primitive:
 
 
 def is_half(array: Array) -> bool:
-    """Whether the array is float16 or bfloat16, which compute in float32."""
-    return array.dtype.itemsize == 2 and array.dtype.kind not in "iub"
+    """Whether the array is of floats of 16 or 8 bits, which compute in float32."""
+    return array.dtype.itemsize <= 2 and array.dtype.kind not in "iub"
 
 
 def widen(array: Array) -> Array:
-    """float16 and bfloat16 as float32; anything else unchanged."""
+    """Narrow floats as float32; anything else unchanged."""
     return array.astype(np.float32) if is_half(array) else array
 
 

@@ -28,7 +28,8 @@ def bind(graph: Graph, dims: Mapping[str, int]) -> Graph:
             f"the graph has no symbolic dim {', '.join(unknown)}",
             hint=f"it has: {', '.join(known)}" if known else "all its dims are fixed",
         )
-    result = Graph(graph.name, source=[_bind_source(node, dims) for node in graph.source])
+    result = graph.like()
+    result.source = [_bind_source(node, dims) for node in graph.source]
     mapping: dict[Value, Value] = {
         value: result.add_input(value.name, _bind_type(value.type, dims)) for value in graph.inputs
     }

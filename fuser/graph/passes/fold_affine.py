@@ -38,7 +38,9 @@ class _Chain:
 
 
 def fold_affine(graph: Graph) -> Graph:
-    """The graph with affine chains folded (changed in place)."""
+    """The graph with affine chains folded (changed in place), under fast numerics."""
+    if not graph.numerics.allows("fast"):
+        return graph
     uses = graph.uses()
     outputs = set(graph.outputs)
     chains: dict[Value, _Chain] = {}
@@ -107,7 +109,7 @@ def _emit(b: Builder, chain: _Chain, node: Node) -> Value | None:
     scale, shift = chain.scale.astype(dtype.numpy), chain.shift.astype(dtype.numpy)
     if not (np.isfinite(scale).all() and np.isfinite(shift).all()):
         return None
-    b.origin = join_origins(*chain.nodes)
+    b.origin = names = join_origins(*chain.nodes)
     scales = any(step.op in ("mul", "div") for step in chain.nodes)
     result = _scale_weight(b, chain) if scales else None
     if result is None:
@@ -115,7 +117,9 @@ def _emit(b: Builder, chain: _Chain, node: Node) -> Value | None:
             return None
         result = b.map("mul", chain.base, _stretch(b, scale, node))
     elif len(chain.nodes) == 1 and not np.any(shift):
+        b.graph.note("fold_affine", "fast", names)
         return result
+    b.graph.note("fold_affine", "fast", names)
     return b.map("add", result, _stretch(b, shift, node)) if np.any(shift) else result
 
 

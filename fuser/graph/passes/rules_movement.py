@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
 
 import numpy as np
 
+from fuser.dtypes import f64, i64
 from fuser.graph.builder import Builder
 from fuser.graph.dims import Dim, DimExpr
 from fuser.graph.ir import Node, Value
 from fuser.graph.passes.rewrite import join_origins, producer
+from fuser.graph.passes.rule import Example, Operands, Rule, Sample, rule
 from fuser.graph.sizes import same_shape
 
-Rule: TypeAlias = "Callable[[Builder, Node, tuple[Value, ...]], Value | None]"
-Operands: TypeAlias = "tuple[Value, ...]"
+
+def _moves(make: Callable[[Sample], Value]) -> Example:
+    return Example(make, ("float", "int", "bool"))
 
 
+@rule(
+    "exact",
+    ("reshape",),
+    _moves(
+        lambda s: s.b.emit("reshape", s.b.emit("reshape", s.tensor(2, 3), shape=(6,)), shape=(3, 2))
+    ),
+)
 def merge_reshape(b: Builder, node: Node, operands: Operands) -> Value | None:
     """reshape(reshape(x)) -> reshape(x); a reshape to the same shape -> x."""
     (x,) = operands
@@ -28,6 +37,15 @@ def merge_reshape(b: Builder, node: Node, operands: Operands) -> Value | None:
     return b.reshape(x, shape)
 
 
+@rule(
+    "exact",
+    ("transpose",),
+    _moves(
+        lambda s: s.b.emit(
+            "transpose", s.b.emit("transpose", s.tensor(2, 3, 4), perm=(1, 2, 0)), perm=(2, 1, 0)
+        )
+    ),
+)
 def merge_transpose(b: Builder, node: Node, operands: Operands) -> Value | None:
     """transpose(transpose(x)) -> one; one that moves only dims of 1 -> reshape; identity -> x."""
     (x,) = operands
@@ -45,6 +63,15 @@ def merge_transpose(b: Builder, node: Node, operands: Operands) -> Value | None:
     return b.transpose(x, perm)
 
 
+@rule(
+    "exact",
+    ("transpose",),
+    _moves(
+        lambda s: s.b.emit(
+            "transpose", s.b.emit("reshape", s.tensor(2, 3, 4), shape=(6, 4)), perm=(1, 0)
+        )
+    ),
+)
 def transpose_of_merge(b: Builder, node: Node, operands: Operands) -> Value | None:
     """transpose(reshape(x)) where the reshape merges neighbouring axes -> reshape(transpose(x)).
 
@@ -82,6 +109,18 @@ def merged_axes(before: Sequence[Dim], after: Sequence[Dim]) -> list[list[int]] 
     return groups if all(groups) else None
 
 
+@rule(
+    "exact",
+    ("broadcast",),
+    _moves(
+        lambda s: s.b.emit(
+            "broadcast",
+            s.b.emit("broadcast", s.tensor(3), shape=(3, 2), axes=(0,)),
+            shape=(4, 3, 2),
+            axes=(1, 2),
+        )
+    ),
+)
 def merge_broadcast(b: Builder, node: Node, operands: Operands) -> Value | None:
     """broadcast(broadcast(x)) -> one; one that only adds dims of 1 -> reshape."""
     (x,) = operands
@@ -99,6 +138,18 @@ def merge_broadcast(b: Builder, node: Node, operands: Operands) -> Value | None:
     return None
 
 
+@rule(
+    "exact",
+    ("broadcast",),
+    _moves(
+        lambda s: s.b.emit(
+            "broadcast",
+            s.b.emit("reshape", s.tensor(3), shape=(3, 1)),
+            shape=(3, 1, 2),
+            axes=(0, 1),
+        )
+    ),
+)
 def broadcast_unsqueezed(b: Builder, node: Node, operands: Operands) -> Value | None:
     """broadcast(reshape(x)) where the reshape only inserts dims of 1 -> broadcast(x)."""
     inner = producer(operands[0], "reshape")
@@ -112,6 +163,15 @@ def broadcast_unsqueezed(b: Builder, node: Node, operands: Operands) -> Value | 
     return b.broadcast(source, node.attrs["shape"], [axis for _, axis in kept])
 
 
+@rule(
+    "exact",
+    ("reshape",),
+    _moves(
+        lambda s: s.b.emit(
+            "reshape", s.b.emit("broadcast", s.tensor(3), shape=(3, 2), axes=(0,)), shape=(3, 1, 2)
+        )
+    ),
+)
 def reshape_of_broadcast(b: Builder, node: Node, operands: Operands) -> Value | None:
     """reshape(broadcast(x)) that only inserts or drops dims of 1 -> broadcast(x)."""
     inner = producer(operands[0], "broadcast")
@@ -133,6 +193,19 @@ def reshape_of_broadcast(b: Builder, node: Node, operands: Operands) -> Value | 
     return b.broadcast(b.reshape(source, [d for d, _ in kept]), after, [a for _, a in kept])
 
 
+@rule(
+    "exact",
+    ("slice",),
+    _moves(
+        lambda s: s.b.emit(
+            "slice",
+            s.b.emit("slice", s.tensor(12), starts=(1,), limits=(11,), strides=(2,)),
+            starts=(1,),
+            limits=(5,),
+            strides=(3,),
+        )
+    ),
+)
 def merge_slice(b: Builder, node: Node, operands: Operands) -> Value | None:
     """slice(slice(x)) with positive strides -> one; a whole slice -> x."""
     (x,) = operands
@@ -162,6 +235,19 @@ def merge_slice(b: Builder, node: Node, operands: Operands) -> Value | None:
     )
 
 
+@rule(
+    "exact",
+    ("slice",),
+    _moves(
+        lambda s: s.b.emit(
+            "slice",
+            s.b.emit("pad", s.tensor(6), low=(2,), high=(1,), value=1),
+            starts=(3,),
+            limits=(8,),
+            strides=(2,),
+        )
+    ),
+)
 def slice_of_pad(b: Builder, node: Node, operands: Operands) -> Value | None:
     """slice(pad(x)) that reads none of the padding -> slice(x)."""
     inner = producer(operands[0], "pad")
@@ -182,6 +268,11 @@ def slice_of_pad(b: Builder, node: Node, operands: Operands) -> Value | None:
     return b.slice(source, [first for first, _ in moved], [last for _, last in moved], strides)
 
 
+@rule(
+    "exact",
+    ("gather",),
+    _moves(lambda s: s.b.emit("gather", s.tensor(6, 2), s.b.constant(np.array([2, 3, 4])), axis=0)),
+)
 def gather_to_slice(b: Builder, node: Node, operands: Operands) -> Value | None:
     """gather with one constant index, or with consecutive ones -> slice (and reshape)."""
     data, indices = operands
@@ -220,10 +311,22 @@ def _consecutive(b: Builder, indices: Value) -> int | None:
     return first if consecutive and one_sign else None
 
 
+_casts = Example(
+    lambda s: s.b.emit("cast", s.b.emit("cast", x := s.tensor(), dtype=f64), dtype=x.dtype)
+)
+_integer_casts = Example(
+    lambda s: s.b.emit("cast", s.b.emit("cast", x := s.tensor(), dtype=i64), dtype=x.dtype),
+    ("int",),
+)
+
+
+@rule("exact", ("cast",), _casts, _integer_casts)
 def drop_cast(b: Builder, node: Node, operands: Operands) -> Value | None:
     """cast to the same type -> x; cast(cast(x, wider), type of x) -> x."""
     (x,) = operands
     dtype = node.attrs["dtype"]
+    if node.attrs.get("rounds"):
+        return None  # kernels keep more digits of x than its type has
     if x.dtype is dtype:
         return x
     inner = producer(x, "cast")
@@ -237,6 +340,18 @@ def drop_cast(b: Builder, node: Node, operands: Operands) -> Value | None:
     return b.cast(source, dtype)
 
 
+def _of_padded(s: Sample) -> Value:
+    x = s.b.emit("pad", s.tensor(1, 1, 3, 3), low=(0, 0, 1, 0), high=(0, 0, 0, 2), value=0.0)
+    return s.b.emit(
+        "conv", x, s.tensor(1, 1, 2, 2), strides=(1, 1), padding=((0, 1), (1, 0)), dilation=(1, 1),
+        groups=1,
+    )  # fmt: skip
+
+
+_padded_conv = Example(_of_padded)
+
+
+@rule("exact", ("conv",), _padded_conv)
 def merge_pad(b: Builder, node: Node, operands: Operands) -> Value | None:
     """conv(pad(x, 0)) -> conv with the padding."""
     inner = producer(operands[0], "pad")
@@ -257,6 +372,15 @@ def merge_pad(b: Builder, node: Node, operands: Operands) -> Value | None:
     return b.emit("conv", inner.inputs[0], operands[1], **attrs)
 
 
+def _reduced(name: str) -> Example:
+    return Example(lambda s: s.b.emit(name, s.tensor(3, 1), axes=(1,)), ("float", "int"))
+
+
+@rule(
+    "exact",
+    ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod"),
+    *(_reduced(name) for name in ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod")),
+)
 def reduce_of_one(b: Builder, node: Node, operands: Operands) -> Value | None:
     """A reduction over dims of 1 only -> reshape; over no axes -> x."""
     (x,) = operands
@@ -265,16 +389,8 @@ def reduce_of_one(b: Builder, node: Node, operands: Operands) -> Value | None:
     return b.reshape(x, node.output.type.shape)
 
 
-RULES: dict[str, tuple[Rule, ...]] = {
-    "reshape": (merge_reshape, reshape_of_broadcast),
-    "transpose": (merge_transpose, transpose_of_merge),
-    "broadcast": (merge_broadcast, broadcast_unsqueezed),
-    "slice": (merge_slice, slice_of_pad),
-    "gather": (gather_to_slice,),
-    "cast": (drop_cast,),
-    "conv": (merge_pad,),
-    "reduce_sum": (reduce_of_one,),
-    "reduce_max": (reduce_of_one,),
-    "reduce_min": (reduce_of_one,),
-    "reduce_prod": (reduce_of_one,),
-}
+RULES: tuple[Rule, ...] = (
+    merge_reshape, reshape_of_broadcast, merge_transpose, transpose_of_merge, merge_broadcast,
+    broadcast_unsqueezed, merge_slice, slice_of_pad, gather_to_slice, drop_cast, merge_pad,
+    reduce_of_one,
+)  # fmt: skip

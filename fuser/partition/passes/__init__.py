@@ -7,6 +7,7 @@ after each.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ from fuser.graph.fp8_matmuls import to_fp8_matmuls
 from fuser.graph.int8_matmuls import to_int8_matmuls
 from fuser.graph.integer_matmuls import to_integer_matmuls
 from fuser.graph.ir import Graph, Value
+from fuser.graph.numerics import RuleClass
 from fuser.graph.precision import CONTRACTIONS, quantise_weights, round_operands, store_grids
 from fuser.partition.forced import fused_before
 from fuser.partition.options import Options
@@ -59,11 +61,13 @@ class Work:
 
 @dataclass(frozen=True)
 class Pass:
-    """A named pass, and whether it runs for a target and options."""
+    """A named pass, and whether it runs for a target and options (and the graph's numerics)."""
 
     name: str
     run: Callable[[Graph, Work], Graph]
     wanted: Callable[[Target, Options], bool]
+    kind: RuleClass = "exact"
+    """What it does to numbers."""
 
 
 def run_passes(graph: Graph, work: Work) -> Graph:
@@ -75,14 +79,28 @@ def each_pass(graph: Graph, work: Work) -> Iterator[tuple[Pass, Graph]]:
     """The passes that run, each with the graph after it. One that would make an operation of nodes
     that are to stay apart is left out."""
     for item in PASSES:
-        if item.wanted(work.target, work.options):
+        if item.wanted(work.target, work.options) and graph.numerics.allows(item.kind):
             kept = set(work.kept)
             after = item.run(graph, work)
             if fused_before(after, work.options.forbid) is None:
+                if item.kind != "exact" and (names := _changed(graph, after)):
+                    after.note(item.name, item.kind, names)
                 graph = after
             else:
                 work.kept = kept
             yield item, graph
+
+
+def _changed(before: Graph, after: Graph) -> tuple[str, ...]:
+    """The model's nodes of which a pass has made something else."""
+
+    def forms(graph: Graph) -> Counter[tuple[str, tuple[str, ...], str]]:
+        return Counter((n.op, n.origin, str(n.output.type)) for n in graph.nodes if n.outputs)
+
+    if after is before:
+        return ()
+    made = forms(after) - forms(before)
+    return tuple(dict.fromkeys(name for _, origin, _ in made for name in origin))
 
 
 # predicates ---------------------------------------------------------------------------------------
@@ -213,25 +231,30 @@ PASSES: tuple[Pass, ...] = (
     Pass("append_stacked", _stacked, has_state),
     Pass("keep_state", _keep, has_state),
     Pass("expand_outer_products", _of(expand_outer_products), always),
-    Pass("split_contractions", lambda g, work: split_contractions(g, work.target), fuses_on_gpu),
-    Pass("split_sums", lambda g, work: split_sums(g, work.target), fuses_on_gpu),
+    Pass(
+        "split_contractions",
+        lambda g, work: split_contractions(g, work.target),
+        fuses_on_gpu,
+        "order",
+    ),
+    Pass("split_sums", lambda g, work: split_sums(g, work.target), fuses_on_gpu, "order"),
     Pass("split_concats", _of(split_concats), always),
-    Pass("integer_matmuls", _integers, multiplies_int8),  # before weights are decoded
+    Pass("integer_matmuls", _integers, multiplies_int8, "order"),  # before weights are decoded
     Pass("decode_weights", _of(decode_weights), on_cpu),
     Pass("hoist_scales", _of(hoist_scales), fuses),  # what is left of an operand may be shared
     Pass("split_matmuls", _of(split_matmuls), merges),  # before others are merged
     # narrow blocks of few rows stream weights that are packed for them, on Hopper
     Pass("rotate_in_place", lambda g, w: rotate_in_place(g, w.target.wgmma), merges),
     Pass("merge_matmuls", _merge, merges),
-    Pass("norms_in_epilogues", lambda g, w: norms_in_epilogues(g, w.target), fuses_on_gpu),
-    Pass("split_k", lambda g, work: split_k(g, work.target), fuses_on_gpu),
+    Pass("norms_in_epilogues", lambda g, w: norms_in_epilogues(g, w.target), fuses_on_gpu, "order"),
+    Pass("split_k", lambda g, work: split_k(g, work.target), fuses_on_gpu, "order"),
     Pass("fold_norms", lambda g, work: fold_norms(g, work.target), folds_norms),
     Pass("copy_pinned", lambda g, w: copy_pinned(g, w.options.pin), copies_pinned),
-    Pass("store_grids", _grids, keeps_operands_on_cpu),
+    Pass("store_grids", _grids, keeps_operands_on_cpu, "order"),
     Pass("quantise_weights", lambda g, _: without_dead(quantise_weights(g)), narrows_weights),
     Pass("round_operands", _round, rounds_operands),
     Pass("int8_matmuls", _int8, multiplies_int8),  # also of what was just quantised
-    Pass("fp8_matmuls", lambda g, _: without_dead(to_fp8_matmuls(g)), multiplies_fp8),
+    Pass("fp8_matmuls", lambda g, _: without_dead(to_fp8_matmuls(g)), multiplies_fp8, "order"),
     Pass("cut_patches", _copying(cut_patches), fuses_on_gpu),
     Pass("align_rows", _copying(align_rows), on_gpu),
     Pass("exact_float_matmuls", lambda g, _: without_dead(to_exact_float_matmuls(g)), on_cpu),

@@ -4,13 +4,16 @@
     %b = transpose(mul %k, 0.35)         %s = mul(dot_general(%q, transpose %k), 0.1225)
     %s = dot_general %a, %b        =>
 Before the matmul a factor would be applied once per block that reads the operand, and would keep a
-tensor core from reading memory as it is; behind it, it is a free epilogue on the float32 sum.
+tensor core from reading memory as it is; after it, it is a free epilogue on the float32 sum. Of
+float16 operands no sum in float32 overflows; of other types one might where the scaled one does
+not, so those are left alone unless numerics are fast.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from fuser.dtypes import f16
 from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
@@ -21,16 +24,25 @@ from fuser.partition.softmax import behind
 
 def hoist_scales(graph: Graph) -> Graph:
     """A graph in which no dot_general has a scalar multiple as an operand."""
-    if not any(n.op == "dot_general" and any(map(_scaled, n.inputs)) for n in graph.nodes):
+    found = {
+        node for node in graph.nodes
+        if node.op == "dot_general" and any(map(_scaled, node.inputs)) and _may_hoist(graph, node)
+    }  # fmt: skip
+    if not found:
         return graph
     result, values = begin_copy(graph)
     for node in graph.nodes:
-        if node.op == "dot_general" and any(map(_scaled, node.inputs)):
+        if node in found:
             values[node.output] = _hoist(result, node, values)
         else:
             clone_node(result, node, values)
     result.outputs = [values[value] for value in graph.outputs]
     return without_dead(result)
+
+
+def _may_hoist(graph: Graph, node: Node) -> bool:
+    half = all(value.dtype is f16 for value in node.inputs)
+    return graph.numerics.allows("order" if half else "fast")
 
 
 def _hoist(graph: Graph, node: Node, values: dict[Value, Value]) -> Value:
@@ -49,6 +61,10 @@ def _hoist(graph: Graph, node: Node, values: dict[Value, Value]) -> Value:
     dot = build(graph, "dot_general", *operands, origin=node.origin, **node.attrs)
     constant = graph.constant(np.asarray(factor, dot.dtype.numpy))
     names = tuple(dict.fromkeys(origin))
+    if all(value.dtype is f16 for value in node.inputs):
+        graph.note("hoist_half_scales", "order", names)
+    else:
+        graph.note("hoist_scales", "fast", names)
     wide = build(graph, "broadcast", constant, shape=dot.shape, axes=(), origin=names)
     return build(graph, "mul", dot, wide, origin=names)
 

@@ -52,7 +52,8 @@ def emit(
         return sort.emit(region, partition, target, schedule)
     if any(node.op == "scatter" and scatter.is_large(node) for node in region.nodes):
         return scatter.emit_large(region, partition, target, schedule)
-    way = winograd.choose(region, target) if "conv" in ops and schedule is None else None
+    mixes = "conv" in ops and schedule is None and partition.graph.numerics.allows("fast")
+    way = winograd.choose(region, target) if mixes else None
     if way is not None:
         return winograd.emit(region, partition, target, way)
     if "conv" in ops:

@@ -122,13 +122,14 @@ def emit(
         for buffer, piece in zip(shared.buffers(em), state, strict=True):
             at = (part, group, row, column)
             em.store_view(*shared.access(em, buffer, at), piece)
-        return em.finish(flops), _merge(region, partition, target, parts, heads, shared)
+        made = em.finish(flops, rewrites=("online_softmax",))
+        return made, _merge(region, partition, target, parts, heads, shared)
     (_, total, out), coords = _online_softmax(em, parts, frame, (start, stop))
     guards: list[Guard] = [(row, rows), (column, pv.n)]
     places: Places = {pv.node.output: (coords, guards)}
     output = _quotient(em, parts, total, out)
     store_placed(em, spread(em, places, {pv.node.output: output}))
-    return (em.finish(flops),)
+    return (em.finish(flops, rewrites=("online_softmax",)),)
 
 
 def _frame(em: Emission, parts: Parts, heads: int) -> Frame:

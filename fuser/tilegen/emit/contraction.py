@@ -63,7 +63,7 @@ def emit(
     if any((d.b, d.m, d.k) != (first.b, first.m, first.k) for d in dots):
         raise LoweringError("dots of one region differ in m or k", where=region.name)
     columns = max(d.n for d in dots)
-    packed = _packed_schedule(region, dots, target)
+    packed = _packed_schedule(region, dots, target, partition.graph.numerics.allows("fast"))
     codes = any("codes" in node.attrs for node in nodes)
     panel = max(node.attrs.get("panel", 0) for node in nodes)
     chosen = schedule or packed or rules_of(target).matmul(
@@ -141,8 +141,11 @@ def _decoded_bits(region: Region, dots: list[DotShape]) -> int:
     return max(found) if len(found) == len(dots) else 0
 
 
-def _packed_schedule(region: Region, dots: list[DotShape], target: Target) -> Schedule | None:
-    """The schedule of a CPU matmul whose weights are decoded on the way; None for others."""
+def _packed_schedule(
+    region: Region, dots: list[DotShape], target: Target, fast: bool
+) -> Schedule | None:
+    """The schedule of a CPU matmul whose weights are decoded on the way; None for others. fast:
+    whether rows may be split into digits, which lose small elements beside large ones."""
     nodes = [decoded_by(region, dot.right) for dot in dots]
     known = [node for node in nodes if node is not None]
     first = dots[0]
@@ -155,9 +158,13 @@ def _packed_schedule(region: Region, dots: list[DotShape], target: Target) -> Sc
     }
     block = blocks.pop() if len(blocks) == 1 else None
     columns = max(dot.n for dot in dots)
-    narrow = not is_folded(region) and all(
-        dot.left is first.left and digits.can_split(dot, node, block)
-        for node, dot in zip(nodes, dots, strict=True)
+    narrow = (
+        fast
+        and not is_folded(region)
+        and all(
+            dot.left is first.left and digits.can_split(dot, node, block)
+            for node, dot in zip(nodes, dots, strict=True)
+        )
     )
     return rule(target, first.m, columns, first.k, block, len(dots), narrow)
 
@@ -180,7 +187,7 @@ def matmul_of(region: Region, target: Target) -> Matmul | None:
     first = dots[0]
     if is_symbolic(first.b, first.m, first.k, *(d.n for d in dots)):
         return None
-    if _packed_schedule(region, dots, target) is not None:
+    if _packed_schedule(region, dots, target, fast=False) is not None:
         return None
     return Matmul(
         first.m, max(d.n for d in dots), first.k, _operand_bits(target, first), len(dots), first.b,
@@ -316,7 +323,7 @@ def multiply(
                 part = Piece(acc.dtype, (0, 2), dot_op(em, a, b, c))
                 if blocked:
                     scale = weights.scale(em, (batch, at, n), dot.coords(1, batch, n, at))
-                    part = em.map("add", acc, em.map("mul", part, scale))
+                    part = em.multiply_add(part, scale, acc)
                 results.append(part)
                 continue
             b = panel(em, dot, batch, n, k, kind)

@@ -272,7 +272,7 @@ def _multiply_add(
     rows = conv.taps * conv.channels
     order = (*range(2, conv.w.type.rank), 1, 0)
 
-    def term(at: Index) -> Piece:
+    def term(at: Index, total: Piece | None = None) -> Piece:
         tap, c = at // conv.channels, at % conv.channels
         zero = 0.0 if kind.is_float else 0
         x = padded(em, conv.x, conv.source(pixel, tap, first + c), zero)
@@ -281,13 +281,14 @@ def _multiply_add(
             w = em.load_packed(buffer, (rows, n), (at, output))
         else:
             w = em.tile(conv.w, (output, c, *delinearise(tap, conv.kernel)))
-        return em.map("mul", em.cast(x, kind), em.cast(w, kind))
+        x, w = em.cast(x, kind), em.cast(w, kind)
+        return em.map("mul", x, w) if total is None else em.multiply_add(x, w, total)
 
     if rows <= 32:
         result = term(Index(0))
         for row in range(1, rows):
-            result = em.map("add", result, term(Index(row)))
+            result = term(Index(row), result)
     else:
         start = Piece(kind, (0, 1), splat=0.0 if kind.is_float else 0)
-        (result,) = em.loop(0, rows, 1, [start], lambda at, c: [em.map("add", c[0], term(at))])
+        (result,) = em.loop(0, rows, 1, [start], lambda at, c: [term(at, c[0])])
     return pixel, output, result, [(pixel, m), (output, n)]

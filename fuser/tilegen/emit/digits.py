@@ -121,7 +121,7 @@ def emit(
     }
     store_placed(em, spread(em, places, pieces))
     flops = sum(2 * dot.n * dot.k for dot in dots)
-    return _split(region, partition, target, first, depth), em.finish(flops)
+    return _split(region, partition, target, first, depth), em.finish(flops, rewrites=("digits",))
 
 
 def _split(

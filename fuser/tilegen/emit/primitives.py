@@ -43,7 +43,17 @@ def _constant(em: Emission, node: Node, coords: Coords) -> Piece:
 
 
 def _map(em: Emission, node: Node, coords: Coords) -> Piece:
-    return em.map(node.op, *(em.tile(operand, coords) for operand in node.inputs))
+    """The primitive in its compute type; under strict numerics a narrow float is rounded at once,
+    else that waits for a store."""
+    result = em.map(node.op, *(em.tile(operand, coords) for operand in node.inputs))
+    return rounded(em, result, node.output.dtype)
+
+
+def rounded(em: Emission, x: Piece, dtype: DType) -> Piece:
+    """A piece in the compute type of a dtype, rounded to that dtype where every operator rounds."""
+    if dtype.compute is dtype or not em.numerics.is_strict:
+        return x
+    return em.cast(em.cast(x, dtype), dtype.compute)
 
 
 def _map_operands(em: Emission, node: Node, coords: Coords) -> Operands:
@@ -172,9 +182,14 @@ def _expression_of(em: Emission, value: Value, coords: Coords) -> Index | None:
 
 
 def _cast(em: Emission, node: Node, coords: Coords) -> Piece:
-    """A cast between the compute types; rounding to a narrow float waits for a store."""
+    """A cast between the compute types, rounded to a narrow float: the operator asks for that.
+    Under fast numerics the rounding waits for a store, unless the node is there for it (`rounds`).
+    """
     x = em.tile(node.inputs[0], coords)
-    return em.cast(x, node.output.dtype.compute)
+    dtype = node.output.dtype
+    if dtype.compute is not dtype and (node.attrs.get("rounds") or not em.numerics.is_fast):
+        x = em.cast(x, dtype)
+    return em.cast(x, dtype.compute)
 
 
 def _gather(em: Emission, node: Node, coords: Coords) -> Piece:

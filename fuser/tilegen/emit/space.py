@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from fuser.dtypes import DType, bf16, bool_, i32, i64
 from fuser.errors import LoweringError
 from fuser.graph.ir import Node, Value
@@ -63,7 +65,9 @@ class Emission:
         self.partition = partition
         self.target = target
         self.schedule = schedule
+        self.numerics = partition.graph.numerics
         self.b = Builder(region.name, schedule)
+        self.b.kernel.fast = self.numerics.is_fast
         self.memory = Memory(self.b, partition, region.outputs)
         self.extents: list[int] = []
         self.scopes = [Scope(self.b.kernel.body)]
@@ -223,6 +227,12 @@ class Emission:
         value = self.emit(values, lambda: self.b.map(fn, *values))
         return Piece(value.dtype, axes, value)
 
+    def multiply_add(self, a: Piece, b: Piece, c: Piece) -> Piece:
+        """a * b + c within one operator: floats are rounded once."""
+        if c.dtype.is_float:
+            return self.map("fma", a, b, c)
+        return self.map("add", c, self.map("mul", a, b))
+
     def cast(self, piece: Piece, dtype: DType, for_matmul: bool = False) -> Piece:
         """The piece in another dtype. for_matmul: bfloat16 that only matmuls that round their
         operands, and what may see such numbers, will read: denormals count as 0 there."""
@@ -233,7 +243,8 @@ class Emission:
                 return Piece(dtype, splat=piece.splat)
         elif piece.value is None and piece.splat is not None:
             if dtype.is_float:
-                return Piece(dtype, splat=float(piece.splat))
+                with np.errstate(over="ignore"):
+                    return Piece(dtype, splat=float(dtype.numpy.type(piece.splat)))
             if dtype is bool_:
                 return Piece(dtype, splat=bool(piece.splat))
             if not piece.dtype.is_float and dtype.lowest <= piece.splat <= dtype.highest:
@@ -438,10 +449,12 @@ class Emission:
             return self.map("select", seen, *sides)
         return self.cast(self.load(value, coords, pad), value.dtype.compute)
 
-    def finish(self, flops: int = 0, notes: Sequence[str] = ()) -> TileProgram:
-        """The kernel, bound to the graph."""
-        kernel = self.b.build()
-        return TileProgram(self.region, kernel, tuple(self.memory.arguments), flops, list(notes))
+    def finish(
+        self, flops: int = 0, notes: Sequence[str] = (), rewrites: tuple[str, ...] = ()
+    ) -> TileProgram:
+        """The kernel, bound to the graph. rewrites: those in it that are not exact."""
+        kernel, arguments = self.b.build(), tuple(self.memory.arguments)
+        return TileProgram(self.region, kernel, arguments, flops, list(notes), rewrites)
 
 
 Operands = list[tuple[Value, Coords]]

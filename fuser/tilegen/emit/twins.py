@@ -107,7 +107,9 @@ def _bound(program: TileProgram, known: _Known, region: Region, form: _Form) -> 
     suffix = program.kernel.name.removeprefix(known.region.name)
     renamed = zip(known.sources, form.sources, strict=True)
     kernel = dataclasses.replace(program.kernel, name=region.name + suffix, sources=dict(renamed))
-    return TileProgram(region, kernel, arguments, program.flops, list(program.notes))
+    return dataclasses.replace(
+        program, region=region, kernel=kernel, arguments=arguments, notes=list(program.notes)
+    )
 
 
 class _Former:

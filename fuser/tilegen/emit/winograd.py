@@ -10,8 +10,8 @@ epilogue.
 
 The matrices are those of Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks"
 (2015), for the points 0, 1, -1 (2, -2) and infinity. Errors of the larger squares in float32 are a
-few times those of the sum over windows: about 1e-6 of the largest result. An infinite input makes
-the squares around it nan.
+few times those of the sum over windows: about 1e-6 of the largest result of the square. An infinite
+input makes the squares around it nan. So it is a rewrite of fast numerics.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class Filtering:
 
 
 def choose(region: Region, target: Target) -> Filtering | None:
-    """How the region's convolution is best computed this way; None where it cannot, or not be."""
+    """How the region's convolution is best computed this way; None where it cannot, or not be. Only
+    under fast numerics: a square's sums mix inputs that an output does not see."""
     node = next(node for node in region.nodes if node.op == "conv")
     side_of = rules_of(target).winograd_side
     if side_of is None or any(n.op.startswith(("reduce_", "arg", "cum")) for n in region.nodes):
@@ -184,7 +185,7 @@ def _outputs(
             guards = [(square, squares), (channel, outputs), (y, height), (x, width)]
             places: Places = {conv.node.output: ((n, channel, y, x), guards)}
             store_placed(em, spread(em, places, {conv.node.output: piece}))
-    return em.finish(squares * outputs * 4 * way.matmuls)
+    return em.finish(squares * outputs * 4 * way.matmuls, rewrites=("winograd",))
 
 
 def both_ways(matrix: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:

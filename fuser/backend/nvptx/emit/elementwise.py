@@ -52,7 +52,8 @@ def _float(e: Emitter, fn: str, dtype: DType, args: list[str]) -> str:
     if fn in _FLOAT_COMPARE:
         return e.value(f"fcmp {_FLOAT_COMPARE[fn]} {type} {a}, {args[1]}")
     if fn in ("add", "sub", "mul"):
-        return e.value(f"f{fn} contract {type} {a}, {args[1]}")
+        verb = f"f{fn} contract" if e.fast else f"f{fn}"
+        return e.value(f"{verb} {type} {a}, {args[1]}")
     if fn == "fma":
         operands = ", ".join(f"{type} {arg}" for arg in args)
         return e.value(f"call {type} @llvm.fma.{suffix}({operands})")
@@ -70,8 +71,8 @@ def _float(e: Emitter, fn: str, dtype: DType, args: list[str]) -> str:
     if fn == "is_inf":
         size = e.value(f"call {type} @llvm.fabs.{suffix}({type} {a})")
         return e.value(f"fcmp oeq {type} {size}, {real(float('inf'), type)}")
-    if type == "float" and fn in _FAST:
-        return _FAST[fn](e, *args)
+    if type == "float" and fn in _SINGLE and (e.fast or fn not in _ROUNDED):
+        return _SINGLE[fn](e, *args)
     if fn == "div":
         return e.value(f"fdiv {type} {a}, {args[1]}")
     if fn == "sqrt":
@@ -213,11 +214,13 @@ def _erf(e: Emitter, a: str) -> str:
     return e.value(f"select i1 {small}, float {near}, float {far}")
 
 
-_FAST: dict[str, Callable[..., str]] = {
+_SINGLE: dict[str, Callable[..., str]] = {
     "div": _div, "exp": _exp, "exp2": _exp2_of_any, "reciprocal": _reciprocal, "sqrt": _sqrt,
     "rsqrt": _rsqrt,
     "tanh": _tanh, "erf": _erf,
 }  # fmt: skip
+_ROUNDED = frozenset(("div", "reciprocal", "rsqrt"))
+"""Of these, what is rounded correctly unless the program is fast."""
 
 
 # log2((1 + erf(x)) / (1 - erf(x))) / x as a polynomial of x^2 on |x| < 3.5, fitted for the least

@@ -41,6 +41,8 @@ class Emitter(Integers, Function):
         """Of words with the halves masked by constants: (what was masked, the mask)."""
         self.sm = 0
         """The compute capability, 90 for 9.0."""
+        self.fast = False
+        """Whether products may be contracted with sums, and divisions be approximate."""
 
     @property
     def rounds_pairs(self) -> bool:

@@ -35,7 +35,7 @@ def write(program: Program, target: Target, rules: Mapping[type[Op], Rule]) -> E
         kind = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
         params.append((kind, f"map{number}"))
     emitter = Emitter(word(program.name), params, "#0")
-    emitter.sm = target.sm
+    emitter.sm, emitter.fast = target.sm, program.fast
     code = Code(
         emitter, target, names, program.warps, program.blocks, program.cluster > 1, program.team
     )

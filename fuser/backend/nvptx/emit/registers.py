@@ -124,7 +124,8 @@ def scaled_map(code: Code, op: ops.ScaledMap) -> None:
 
 def multiply(code: Code, op: ops.Multiply) -> None:
     """One product a register."""
-    by, verb = literal(op.number, op.x.dtype), "fmul contract" if op.contract else "fmul"
+    contracted = op.contract and code.emitter.fast
+    by, verb = literal(op.number, op.x.dtype), "fmul contract" if contracted else "fmul"
     op.tile.regs = [code.emitter.value(f"{verb} {op.x.type} {x}, {by}") for x in op.x.regs]
 
 

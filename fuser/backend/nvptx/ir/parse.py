@@ -69,6 +69,9 @@ class _Parser(Reader):
 
     def setting_of(self, program: Program) -> None:
         token = self.expect_kind("word")
+        if token.text == "fast":
+            program.fast = True
+            return
         numbers = self.integers("(", ")")
         if token.text == "launch" and len(numbers) == 3:
             program.launch = (numbers[0], numbers[1], numbers[2])

@@ -23,7 +23,8 @@ class Program:
     group that has a program of its own. workspace_bytes: of global memory for itself. resident:
     blocks that a multiprocessor holds at once, which share its registers. sizes: the symbolic dims
     that the recording reads, `%size.0` and so on; text does not have them. tables: of constant
-    numbers, by name.
+    numbers, by name. fast: products are contracted with sums, and float32 divisions may be two
+    units in the last place off.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Program:
     resident: int = 1
     sizes: list[DimExpr] = field(default_factory=list)
     tables: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    fast: bool = False
 
     def walk(self) -> Iterator[Op]:
         """Every op, outer before inner."""

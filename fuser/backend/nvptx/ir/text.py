@@ -74,6 +74,8 @@ class _Printer:
             words.append(f"cluster({program.cluster})")
         if program.resident > 1:
             words.append(f"resident({program.resident})")
+        if program.fast:
+            words.append("fast")
         lines = [f"{' '.join(words)} {{"]
         lines += [f"  {self.buffer(buffer)}" for buffer in program.buffers]
         lines += [f"  map {self.content(item)}" for item in program.tensor_maps]

@@ -67,7 +67,7 @@ def _stage(
     graph: Graph, needed: Sequence[Node], level: dict[Value, int | None], number: int,
     wanted: Sequence[Value], crossing: set[Value],
 ) -> Stage:  # fmt: skip
-    piece = Graph(f"{graph.name}.{number}")
+    piece = graph.like(f"{graph.name}.{number}")
     copies: dict[Value, Value] = {}
     inputs: list[Value] = []
     outputs: list[Value] = []

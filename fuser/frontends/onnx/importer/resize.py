@@ -20,6 +20,7 @@ from fuser.graph.builder import Builder
 from fuser.graph.dims import as_int
 from fuser.graph.ir import Value
 from fuser.graph.ops.primitive import Array
+from fuser.limits import check_table
 
 _MOST_GATHERS = 4
 
@@ -136,6 +137,7 @@ def _resize(b: Builder, node: OnnxNode, axes: list[_Axis], coordinates: str, nea
 
 def _origin(item: _Axis, mode: str) -> Array:
     """Where in the operand each output element of the axis lies, float64 [result]."""
+    check_table("the positions of a resized axis", item.result, arrays=4)
     at = np.arange(item.result, dtype=np.float64)
     length = item.scale * item.size
     match mode:
@@ -183,6 +185,7 @@ def _taps(node: OnnxNode, item: _Axis, origin: Array, mode: str, nearest: str) -
             kernel, reach = lambda distance: _cubic(distance, a), 2.0
         scale = min(item.scale, 1.0) if node.attr("antialias", 0) else 1.0
         steps = math.ceil(reach / scale)
+        check_table("the weights of a resized axis", 2 * steps, item.result, arrays=6)
         index = base + np.arange(1 - steps, steps + 1)[:, None]
         weight = kernel(scale * (index - origin))
         if node.attr("exclude_outside", 0):

@@ -38,6 +38,10 @@ _NARROW: dict[int, DType] = {
 }  # fmt: skip
 
 
+ELEMENT_BITS = {number: dtype.bits for number, dtype in (*_DTYPES.items(), *_NARROW.items())}
+"""Bits of an element of each element type that kernels compute on."""
+
+
 def narrow_dtype(elem_type: int) -> DType | None:
     """The DType of an element type that is carried as codes of a byte (narrow.py), else None."""
     return _NARROW.get(elem_type)

@@ -165,7 +165,11 @@ class _Finder:
         ]  # fmt: skip
         outputs = list(dict.fromkeys(outputs))
         names = [str(number) for number in range(len(outputs))]
-        return Graph(self.graph.name, list(inputs), ordered, outputs, names)
+        found = self.graph.like()
+        found.inputs, found.nodes, found.outputs, found.output_names = (
+            list(inputs), ordered, outputs, names
+        )  # fmt: skip
+        return found
 
 
 def _root(value: Value) -> Value:

@@ -19,6 +19,7 @@ from fuser.frontends.torch.importer.registry import (
     promote,
     to_float,
 )
+from fuser.frontends.torch.importer.rounding import as_stored
 from fuser.graph import compose, numeric
 from fuser.graph.builder import Builder
 from fuser.graph.ir import Value
@@ -54,6 +55,8 @@ def _compare(op: str, boolean: str = "") -> Handler:
     def handler(b: Builder, x: Any, y: Any) -> Value:
         dtype = promote(x, y)
         left, right = as_operands(b, (x, y), dtypes.u8 if dtype is dtypes.bool_ else dtype)
+        if isinstance(x, Value) and isinstance(y, Value):
+            left, right = as_stored(b, left), as_stored(b, right)
         return b.map(op, left, right)
 
     return handler

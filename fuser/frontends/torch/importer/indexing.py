@@ -14,6 +14,7 @@ from fuser.graph.builder import Builder
 from fuser.graph.dims import as_int, maximum, product
 from fuser.graph.ir import TensorType, Value
 from fuser.graph.linear_index import gather_along, gather_at, linear_index
+from fuser.limits import check_table
 
 
 @aten("embedding")
@@ -135,6 +136,7 @@ def slice_scatter(
     high = maximum(low, _bound(end, size, size))
     (source,) = as_values(b, (source,), x.dtype)
     if step != 1:
+        check_table("the places of a slice", as_int(high - low))
         linear = b.constant(np.arange(as_int(low), as_int(high), step))
         return b.emit("scatter", x, linear, source, axis=at, reduction="none")
     parts = (b.slice_axis(x, at, 0, low), source, b.slice_axis(x, at, high, size))

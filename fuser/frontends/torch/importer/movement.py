@@ -20,6 +20,7 @@ from fuser.graph import compose
 from fuser.graph.builder import Builder, infer_minus_one
 from fuser.graph.dims import Dim, maximum, minimum
 from fuser.graph.ir import Value
+from fuser.limits import check_table
 
 
 @aten(
@@ -180,6 +181,7 @@ def constant_pad(b: Builder, x: Value, padding: Any, value: Any = 0) -> Value:
 def _pad_by_index(b: Builder, x: Value, padding: Any, mode: Any) -> Value:
     for axis, widths in enumerate(zip(*_pairs(x, padding), strict=True)):
         if any(widths):
+            check_table("the places of a padded axis", x.shape[axis] + sum(widths), arrays=3)
             indices = np.pad(np.arange(x.shape[axis]), widths, mode=mode)
             x = b.emit("gather", x, b.constant(indices), axis=axis)
     return x
@@ -230,12 +232,15 @@ def diagonal(b: Builder, x: Value, offset: int = 0, first: int = 0, second: int 
     count = max(0, min(rows - row, columns - column))
     start = row * columns + column
     flat = b.reshape(x, (*outer, rows * columns))
-    limit = start + (count - 1) * (columns + 1) + 1 if count else start
+    if not count:  # an offset beyond the matrix, or a matrix without elements
+        return b.slice_axis(flat, len(outer), 0, 0)
+    limit = start + (count - 1) * (columns + 1) + 1
     return b.slice_axis(flat, len(outer), start, limit, columns + 1)
 
 
 def strided_places(x: Value, shape: Any, strides: Any, offset: Any) -> np.ndarray:
     """The linear indices in row-major memory that strides give. Raises UnsupportedError."""
+    check_table("the places of a view", *shape, arrays=2)
     indices = np.full((), offset or 0, np.int64)
     for size, stride in zip(shape, strides, strict=True):
         indices = indices[..., None] + np.arange(size) * stride
@@ -248,6 +253,7 @@ def strided_places(x: Value, shape: Any, strides: Any, offset: Any) -> np.ndarra
 def as_strided(b: Builder, x: Value, shape: Any, strides: Any, offset: Any = None) -> Value:
     """Elements of the row-major tensor at linear indices."""
     indices = strided_places(x, shape, strides, offset)
+    check_table("the places of a view", *x.shape)
     if np.array_equal(indices.reshape(-1), np.arange(x.type.size)):
         return b.reshape(x, tuple(shape))
     return b.emit("gather", b.reshape(x, (x.type.size,)), b.constant(indices), axis=0)
@@ -259,6 +265,7 @@ def unfold(b: Builder, x: Value, axis: int, size: int, step: int) -> Value:
     if not x.type.rank:
         return b.slice_axis(b.reshape(x, (1,)), 0, 0, size)
     at = axis_of(axis, x.type.rank)
+    check_table("the places of windows", max(0, x.shape[at] - size) // step + 1, size, arrays=2)
     starts = np.arange(0, x.shape[at] - size + 1, step)
     found = b.emit("gather", x, b.constant(starts[:, None] + np.arange(size)), axis=at)
     order = [a for a in range(found.type.rank) if a != at + 1]

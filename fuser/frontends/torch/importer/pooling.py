@@ -17,6 +17,7 @@ from fuser.graph import compose
 from fuser.graph.builder import Builder
 from fuser.graph.ir import TensorType, Value
 from fuser.graph.windows import reduce_windows
+from fuser.limits import check_table
 
 MOST_PLACES = 64
 """In the window of a max pool whose gradient is computed."""
@@ -64,6 +65,7 @@ def _indices_of_maxima(
     rank = len(window)
     sizes = x.shape[-rank:]
     area = int(np.prod(sizes))
+    check_table("the places in pooled windows", *out, *window, arrays=4)
     indices = np.zeros((1, 1), np.int64)
     inside = np.ones((1, 1), bool)
     each = zip(sizes, out, window, steps, pads, spacing, strict=True)
@@ -153,6 +155,7 @@ def _shares(
     extra = [high - low for low, high in ends]
     if divisor or (not any(extra) and (counts_padding or not any(pads))):
         return b.map("div", x, divisor or math.prod(shape))
+    check_table("the sizes of pooled windows", *sizes, arrays=4)
     ones, inner = np.ones(sizes, x.dtype.numpy), ends
     if counts_padding:
         ones = np.pad(ones, [(p, p) for p in pads], constant_values=1)

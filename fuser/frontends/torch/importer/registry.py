@@ -15,6 +15,7 @@ import numpy as np
 from fuser import dtypes
 from fuser.dtypes import DType
 from fuser.errors import UnsupportedDTypeError
+from fuser.frontends.torch.importer.rounding import as_stored
 from fuser.graph.builder import Builder
 from fuser.graph.dims import DimExpr
 from fuser.graph.ir import Value
@@ -64,8 +65,8 @@ def along_axis(handler: _H) -> _H:
 
 def in_opmath(handler: _H) -> _H:
     """For operators of floats of one dtype that PyTorch computes in float32 where that is a 16-bit
-    float, numbers among their operands too, and rounds once: the handler sees float32, and its
-    results are rounded. Other operands reach it as they are."""
+    float, numbers among their operands too, and rounds once: the handler sees float32, of operands
+    that are rounded, and its results are rounded. Other operands reach it as they are."""
 
     def floats(nest: Any) -> Iterator[DType]:
         if isinstance(nest, Value) and nest.dtype.is_float:
@@ -81,7 +82,8 @@ def in_opmath(handler: _H) -> _H:
             return handler(b, *args, **kwargs)
 
         def wide(x: Any) -> Any:
-            return b.cast(x, own.compute) if isinstance(x, Value) and x.dtype is own else x
+            own_value = isinstance(x, Value) and x.dtype is own
+            return b.cast(as_stored(b, x), own.compute) if own_value else x
 
         def rounded(x: Any) -> Any:
             narrow = isinstance(x, Value) and x.dtype is own.compute

@@ -20,6 +20,7 @@ from fuser.graph.builder import Builder
 from fuser.graph.ir import TensorType, Value
 from fuser.graph.linear_index import linear_index_along
 from fuser.graph.windows import reduce_windows
+from fuser.limits import check_table
 
 Bounds = tuple[np.ndarray, np.ndarray]
 """Of windows along an axis: where they begin and end, int64."""
@@ -27,6 +28,7 @@ Bounds = tuple[np.ndarray, np.ndarray]
 
 def _adaptive(n: int, size: int) -> Bounds:
     """`size` windows over n elements, which overlap where it is no divisor."""
+    check_table("the ends of resampled windows", size, arrays=3)
     i = np.arange(size)
     return i * n // size, -(-(i + 1) * n // size)
 
@@ -34,6 +36,7 @@ def _adaptive(n: int, size: int) -> Bounds:
 def _readers(bounds: Bounds, n: int) -> Bounds:
     """For each of n elements the windows that hold it: they are neighbours."""
     begin, end = bounds
+    check_table("the readers of resampled elements", n, arrays=3)
     at = np.arange(n)
     return np.searchsorted(end, at, "right"), np.searchsorted(begin, at, "right")
 
@@ -43,6 +46,7 @@ def _windows(b: Builder, x: Value, axis: int, bounds: Bounds, fill: float | None
     `fill`, or with their last element again."""
     begin, end = bounds
     width = int((end - begin).max(initial=0))
+    check_table("the places in resampled windows", len(begin), width, arrays=4)
     places = begin[:, None] + np.arange(width)
     inside = places < end[:, None]
     index = np.minimum(places, np.maximum(end - 1, 0)[:, None])
@@ -114,6 +118,7 @@ def adaptive_max_pool(b: Builder, x: Value, shape: Any) -> tuple[Value, Value]:
 def _places_of_maxima(b: Builder, x: Value, lead: int, shape: Any) -> Value:
     """Windows are gathered from the flattened image with their elements as the last axis."""
     sizes = x.shape[lead:]
+    check_table("the places in resampled windows", *sizes, *shape, arrays=2)
     places = np.zeros((1, 1), np.int64)
     for n, size in zip(sizes, shape, strict=True):
         begin, end = _adaptive(n, size)
@@ -171,6 +176,7 @@ def upsample_nearest(b: Builder, x: Value, sizes: Any, scales: Any = None) -> Va
     for i, size in enumerate(_output_sizes(x, sizes, scales)):
         axis, n = i + 2, x.shape[i + 2]
         ratio = 1 / scales[i] if scales else n / size
+        check_table("the places of a resized axis", size, arrays=3)
         indices = np.minimum((np.arange(size) * np.float32(ratio)).astype(np.int64), n - 1)
         x = b.emit("gather", x, b.constant(indices), axis=axis)
     return x
@@ -181,6 +187,7 @@ def _between(
 ) -> Value:
     """An axis of `size` elements, each between two neighbours of x by constant shares."""
     n = x.shape[axis]
+    check_table("the places of a resized axis", size, arrays=6)
     if align_corners:
         position = np.arange(size) * ((n - 1) / (size - 1) if size > 1 else 0.0)
     else:

@@ -17,6 +17,7 @@ from fuser.graph.builder import Builder
 from fuser.graph.dims import Dim
 from fuser.graph.ir import TensorType, Value
 from fuser.graph.linear_index import linear_index, linear_index_along
+from fuser.limits import check_table
 
 
 def _write_along(
@@ -171,6 +172,7 @@ def _write_places(b: Builder, x: Value, places: np.ndarray, source: Value) -> Va
 def diagonal_scatter(
     b: Builder, x: Value, source: Value, offset: int = 0, first: int = 0, second: int = 1
 ) -> Value:
+    check_table("the places of a diagonal", *x.shape)
     places = np.arange(x.type.size).reshape(x.shape)
     return _write_places(b, x, np.diagonal(places, offset, first, second), source)
 
