@@ -178,7 +178,6 @@ BESIDE: dict[str, Callable[..., Any]] = {
     "softplus": lambda x, y: functional.softplus(x, 0.3),
     "threshold": lambda x, y: functional.threshold(x, 0.3, 0.7),
     "addcmul": lambda x, y: torch.addcmul(x, y, y, value=0.3),
-    "addcdiv": lambda x, y: torch.addcdiv(x, x, y, value=0.3),
     "lerp": lambda x, y: torch.lerp(x, y, 0.3),
     "lerp from afar": lambda x, y: torch.lerp(x, y, 0.7),
     "clamp": lambda x, y: x.clamp(-0.3, 0.7),
