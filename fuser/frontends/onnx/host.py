@@ -34,7 +34,7 @@ from fuser.frontends.onnx.importer.functions import has_body
 from fuser.frontends.onnx.importer.inference import inferred
 from fuser.frontends.onnx.importer.reader import captured_names
 from fuser.frontends.onnx.importer.registry import find_handler
-from fuser.frontends.onnx.importer.types import is_supported
+from fuser.frontends.onnx.importer.types import host_array, is_supported
 from fuser.frontends.onnx.model import open_model
 from fuser.limits import check_bytes, check_time
 from fuser.pipeline.devices import Device, check_device
@@ -74,9 +74,7 @@ class Segmented:
         self.threads = threads
         self.precision: Precision = precision
         self.fallbacks: list[str] = []
-        self._constants = {
-            tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in proto.graph.initializer
-        }
+        self._constants = {tensor.name: host_array(tensor) for tensor in proto.graph.initializer}
         self._opsets = {
             "" if entry.domain == "ai.onnx" else entry.domain: entry.version
             for entry in proto.opset_import
