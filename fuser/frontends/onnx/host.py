@@ -34,7 +34,7 @@ from fuser.frontends.onnx.importer.functions import has_body
 from fuser.frontends.onnx.importer.inference import inferred
 from fuser.frontends.onnx.importer.reader import captured_names
 from fuser.frontends.onnx.importer.registry import find_handler
-from fuser.frontends.onnx.importer.types import is_supported
+from fuser.frontends.onnx.importer.types import host_array, is_supported
 from fuser.frontends.onnx.model import open_model
 from fuser.graph.numerics import current, using
 from fuser.limits import check_bytes, check_time
@@ -76,9 +76,7 @@ class Segmented:
         self.precision: Precision = precision
         self.numerics = current()
         self.fallbacks: list[str] = []
-        self._constants = {
-            tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in proto.graph.initializer
-        }
+        self._constants = {tensor.name: host_array(tensor) for tensor in proto.graph.initializer}
         self._opsets = {
             "" if entry.domain == "ai.onnx" else entry.domain: entry.version
             for entry in proto.opset_import

@@ -330,6 +330,16 @@ def test_what_grows_by_the_operator_is_held_against_the_limit(name: str) -> None
         session.run(None, {"x": x})
 
 
+@pytest.mark.parametrize("cut", [0, 1, 7, 23, 25])
+@pytest.mark.parametrize("op", ["SequenceConstruct", "NonZero", "Unique", "RandomNormalLike"])
+def test_weights_of_operators_on_the_host_are_whole(op: str, cut: int) -> None:
+    """A weight f32[2, 3] of another number of bytes than 24."""
+    made = base(op, ones(2, 3))
+    made.graph.initializer[0].raw_data = bytes(cut)
+    with pytest.raises(InvalidModelError):
+        fuser.InferenceSession(made, device="cpu").run(None, {})
+
+
 def test_a_sequence_is_counted_by_its_tensors() -> None:
     """Sixty sequences of the same tensors take the memory of those, not sixty times as much."""
     names = [f"t{i}" for i in range(60)]

@@ -75,9 +75,16 @@ def is_supported(elem_type: int) -> bool:
 def tensor_array(tensor: TensorProto, where: str = "") -> Array:
     """The array of a TensorProto. Raises UnsupportedDTypeError, InvalidModelError."""
     dtype = narrow_dtype(tensor.data_type) or onnx_dtype(tensor.data_type, where or tensor.name)
+    array = host_array(tensor, where)
+    return array if array.dtype == dtype.numpy else array.view(dtype.numpy)
+
+
+def host_array(tensor: TensorProto, where: str = "") -> Array:
+    """The array of a TensorProto of any element type, strings among them, as the onnx package makes
+    it. Raises InvalidModelError."""
     try:
         array: Array = onnx.numpy_helper.to_array(tensor)
-    except (ValueError, TypeError) as error:
+    except (KeyError, OverflowError, ValueError, TypeError) as error:
         message = f"the tensor {tensor.name} has broken data: {error}"
         raise InvalidModelError(message, where=where) from None
-    return array if array.dtype == dtype.numpy else array.view(dtype.numpy)
+    return array
