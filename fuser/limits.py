@@ -22,11 +22,20 @@ from fuser.errors import CompileTimeoutError, LimitError, OutOfMemoryError
 LARGEST = 1 << 48
 """Elements that no tensor has, not even one that is never stored: going through them takes days."""
 
+MAX_AXES = 64
+"""Axes of a tensor: as many as an array of NumPy has."""
+SMALL_STRUCTURE = 4 << 20
+"""Bytes of messages and nodes that no limit on bytes is about."""
+NODE_BYTES = 2000
+"""Memory of a node of a graph, with what a compile makes of it."""
+
 
 @dataclass(frozen=True)
 class Limits:
     """seconds: of reading and compiling a model; 0 for no end. bytes: of the inputs, outputs,
-    constants and intermediate values of a plan together; 0 for the memory of this machine. nodes:
+    constants and intermediate values of a plan together, and each by itself of the tables that
+    operators make on the host, what a loop on the host collects, and the nodes of a large model; 0
+    for the memory of this machine. nodes:
     of a graph, with functions, loops and branches written out. kernel_seconds: of processor time
     for one kernel, once to write it and once to compile it; a region that takes longer is split. 0
     for no end. data_folders: where links in the folder of an ONNX model may lead, for its external
@@ -164,6 +173,25 @@ def check_bytes(count: int, what: str) -> None:
             f"{what} takes {count} bytes of memory, more than {current().memory}",
             hint="allow more with --max-bytes or FUSER_MAX_BYTES",
         )
+
+
+def check_structure_bytes(count: int, what: str) -> None:
+    """check_bytes of what is read and built beside tensors: messages, nodes, names. What every
+    model takes is not counted."""
+    if count > SMALL_STRUCTURE:
+        check_bytes(count, what)
+
+
+def check_table(what: str, *sizes: int, item: int = 8, arrays: int = 1) -> None:
+    """Raise OutOfMemoryError if a table on the host takes more bytes than allowed: to be called by
+    what makes arrays of sizes that a model gives, before it does. sizes: its shape; one of less
+    than 1 counts as 1. item: bytes of an element. arrays: how many of that shape there are at once,
+    those in between included."""
+    count = item * arrays
+    for size in sizes:
+        count *= max(int(size), 1)
+    if count > 1 << 16:  # most tables are small
+        check_bytes(count, what)
 
 
 def _machine_memory() -> int:

@@ -7,10 +7,10 @@ import functools
 import itertools
 import json
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from fuser.report.bench import Bench, Case, Effort, Engine, Measured, Row, Thres
 from fuser.report.bench_peers import AbsentError, Request, open_peer
 from fuser.report.bench_table import CSV_FIELDS
 from fuser.report.compare import compare
+from fuser.runtime import plan as plan_module
 from models import TINY, build, save
 
 Command = Callable[..., tuple[int, str, str]]
@@ -129,21 +130,24 @@ def test_an_engine_that_fails_ends_the_measurement(streams: int) -> None:
 
 
 def test_a_turn_agrees_with_a_profile(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both time the same call of the same executor, on a plan of one thread; the bench has the
-    check of the feeds and a dict in it as well. By the processor time of this thread, which no
-    other process adds to, and by the least of runs that alternate; what is left is that others
-    evict the caches, which a run of this size cannot lose half of its time to."""
+    """Both time the same call of the same executor, once: a clock moves by what a run is said to
+    take, and by nothing else."""
     plan = fuser.compile(bert, device="cpu", dims={"batch": 8}, threads=1)
     feeds = plan.random_feeds()
     own = engine("fuser", lambda: plan.run(feeds))
-    monkeypatch.setattr(time, "perf_counter", time.thread_time)
-    ours, theirs = [], []
-    for _ in range(10):
-        measured = bench.measure([own], Effort(0, 1, 0), time.thread_time)[0]
-        ours.append(measured.latency_ms.min)
-        theirs.append(plan.profile(feeds, iterations=1, warmup=1).median)
-    assert min(theirs) > 0.05  # a run is long beside what the clock and the check take
-    assert 0.5 < min(ours) / min(theirs) < 2
+    clock, run = Hands(), plan.executor.run
+
+    def lasting(arrays: Any) -> Any:
+        found = run(arrays)
+        clock.now += 0.25
+        return found
+
+    monkeypatch.setattr(plan.executor, "run", lasting)
+    monkeypatch.setattr(plan_module, "time", SimpleNamespace(perf_counter=clock))
+    for _ in range(3):
+        measured = bench.measure([own], Effort(0, 1, 0), clock)[0]
+        assert measured.latency_ms.min == measured.latency_ms.max == 250
+        assert plan.profile(feeds, iterations=2, warmup=1).median == 250
 
 
 # Results ------------------------------------------------------------------------------------------

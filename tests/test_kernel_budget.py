@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
 import pytest
 
 import fuser
+from fuser import limits
 from fuser.backend import workers
 from fuser.cli.main import run
 from fuser.config import Config
@@ -170,14 +172,17 @@ def test_a_pass_that_cannot_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_emission_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = emitters.emit
+    real, now = emitters.emit, [0.0]
 
     def emit(region: Region, *rest: object) -> object:
         while len(region.nodes) > 2:
+            now[0] += 1
             check_time()
         return real(region, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(emitters, "emit", emit)
+    clock = SimpleNamespace(monotonic=lambda: now[0], thread_time=lambda: now[0])
+    monkeypatch.setattr(limits, "time", clock)
     with limited(Limits(kernel_seconds=0.1)):
         cut = partition(imported(sines(8)), X86_64_V3)
         programs = emit_programs(cut, X86_64_V3)

@@ -80,6 +80,26 @@ def with_bad_rule(monkeypatch: pytest.MonkeyPatch) -> None:
         return blocks_of(m=1, n=16, k=k, reason="bad on purpose")
 
     monkeypatch.setitem(RULES, "cpu", replace(CPU_RULES, matmul=bad))
+    race_by_rows(monkeypatch)
+
+
+def race_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel takes as long as it has tiles along the rows, whatever a clock says of it."""
+    rows: list[float] = []
+    program, race = tuning.timed_program, tuning.race
+
+    def noted(one: Any, *rest: Any) -> Any:
+        rows.append(dict(one.kernel.schedule.blocks)["m"])
+        return program(one, *rest)
+
+    def raced(plans: Any, feeds: Any) -> list[list[float]]:
+        assert len(race(plans, feeds)) == len(plans) == len(rows)
+        found = [[1 / size] * 6 for size in rows]
+        rows.clear()
+        return found
+
+    monkeypatch.setattr(tuning, "timed_program", noted)
+    monkeypatch.setattr(tuning, "race", raced)
 
 
 def feeds_of(model: ModelProto) -> dict[str, np.ndarray]:
@@ -155,7 +175,7 @@ def test_ties_keep_the_rules() -> None:
 
 
 def test_a_bad_choice_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measured for real: a tile of a row costs several times what the candidates do."""
+    """A tile of a row costs several times what the candidates do."""
     with_bad_rule(monkeypatch)
     model = product()
     plain = fuser.compile(model, device="cpu", threads=1)

@@ -19,7 +19,7 @@ from fractions import Fraction
 
 from fuser.backend import math_tables as tables
 from fuser.backend import text
-from fuser.backend.function import Function
+from fuser.backend.function import SELDOM, Function
 from fuser.backend.math_circular import acos, asin, atan, cos, sin, tan
 from fuser.backend.math_lookup import erf_by_lookup
 from fuser.backend.math_steps import (
@@ -370,23 +370,38 @@ def _power(f: Function, a: Reg, b: Reg, of_sizes: Callable[[Function, Reg, Reg],
 
 
 def divide_all(f: Function, x: Reg, divisor: Reg) -> Reg:
-    """x / divisor for a vector x of floats and one scalar divisor, without a vector division.
+    """x / divisor for a vector x of float32 and one scalar divisor, rounded correctly.
 
-    One reciprocal for all lanes, then a step that corrects the product's last bit.
+    One reciprocal for all lanes, then two steps that correct the last bits of the product: the
+    first leaves a neighbour of the quotient, of which the second makes the nearest number, the
+    reciprocal being rounded correctly (Markstein, IBM J. Res. Dev. 34, 1990). That asks for
+    remainders that are exact; a vector with numbers far from 1 is divided.
     """
     count = text.lanes(x.type)
-    # A divisor whose reciprocal would overflow is scaled, and x with it.
-    tiny = test(f, "olt", magnitude(f, divisor), 2.0**-100)
-    scale = pick(f, tiny, real(2.0**64, divisor.type), 1.0)
-    divisor = mul(f, divisor, scale)
-    inverse = f.splat(div(f, 1.0, divisor), count)
     wide = f.splat(divisor, count)
-    scaled = mul(f, x, f.splat(scale, count))
-    product = mul(f, scaled, inverse)
-    rest = f.fma(f.fneg(product), wide, scaled)
-    better = f.fma(rest, inverse, product)
-    # The correction of an infinity is NaN: keep the product.
-    return pick(f, test(f, "uno", better, better), product, better)
+    inverse = f.splat(div(f, 1.0, divisor), count)
+    quotient = mul(f, x, inverse)
+    for _ in range(2):
+        rest = f.fma(f.fneg(quotient), wide, x)
+        quotient = f.fma(rest, inverse, quotient)
+    word = word_of(x.type)
+    size = f.binary("and", bits_of(f, x), integer((1 << 31) - 1, word))
+    above = f.binary("sub", size, integer(_exponent_field(-86), word))
+    unusual = f.icmp("uge", above, integer(_exponent_field(86) - _exponent_field(-86), word))
+    far = f.binary("and", unusual, f.icmp("ne", size, integer(0, word)))
+    rare = f.intrinsic("vector.reduce.or", far, type="i1")
+    known = magnitude(f, divisor)
+    for beyond in (test(f, "ult", known, 2.0**-40), test(f, "ugt", known, 2.0**40)):
+        rare = f.binary("or", rare, beyond)
+    return f.when(
+        rare, lambda: [f.binary("fdiv", x, wide)], lambda: [quotient], hint="divide",
+        metadata=SELDOM,
+    )[0]  # fmt: skip
+
+
+def _exponent_field(exponent: int) -> int:
+    """The bits of the float32 number 2**exponent."""
+    return (exponent + 127) << 23
 
 
 def fmod(f: Function, a: Reg, b: Reg) -> Reg:

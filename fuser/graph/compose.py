@@ -12,6 +12,7 @@ from fuser import dtypes
 from fuser.dtypes import DType
 from fuser.graph.builder import Builder
 from fuser.graph.ir import Value
+from fuser.graph.numeric import log1p
 
 
 def softmax(b: Builder, x: Value, axes: Sequence[int]) -> Value:
@@ -73,9 +74,10 @@ def sigmoid(b: Builder, x: Value) -> Value:
 
 
 def softplus(b: Builder, x: Value) -> Value:
-    """log(1 + exp(x)) without overflow: max(x, 0) + log(1 + exp(-|x|))."""
+    """log(1 + exp(x)) without overflow: max(x, 0) + log1p(exp(-|x|)), which keeps its digits where
+    exp(x) is small."""
     tail = b.map("exp", b.map("neg", b.map("abs", x)))
-    return b.map("add", b.map("max", x, 0), b.map("log", b.map("add", tail, 1)))
+    return b.map("add", b.map("max", x, 0), log1p(b, tail))
 
 
 def gelu(b: Builder, x: Value) -> Value:
@@ -93,5 +95,8 @@ def gelu_tanh(b: Builder, x: Value) -> Value:
 
 
 def exp_minus_one(b: Builder, x: Value) -> Value:
-    """exp(min(x, 0)) - 1, for the negative branch of the ELU family."""
-    return b.map("sub", b.map("exp", b.map("min", x, 0)), 1)
+    """exp(x) - 1 of x <= 0, for the negative branch of the ELU family, as 2t / (1 - t) with
+    t = tanh(x / 2): the difference itself has no digits left near 0. Of larger x it is anything."""
+    t = b.map("tanh", b.map("mul", b.map("min", x, 0), 0.5))
+    far = b.map("div", b.map("mul", t, 2), b.map("sub", b.scalar(1, t.dtype), t))
+    return b.map("select", b.map("lt", b.map("abs", x), 2.0**-54), x, far)

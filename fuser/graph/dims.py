@@ -26,6 +26,9 @@ from fuser.errors import ParseError, ShapeError
 LONGEST = 2000
 """Characters of a dim expression that is read."""
 
+HIGHEST_POWER = 8
+"""Of a dim that is read as `dim**power`."""
+
 Dim: TypeAlias = "int | DimExpr"
 
 
@@ -515,6 +518,10 @@ def from_ast(node: ast.expr) -> Dim:
             return _scale(from_ast(operand), -1)
         case ast.Call(func=ast.Name(id=name), args=[first, second], keywords=[]):
             return _OPS[name.lower()](from_ast(first), from_ast(second))
+        case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int(power))):
+            if isinstance(power, bool) or not 0 <= power <= HIGHEST_POWER:
+                raise ValueError(f"the power {power}")
+            return product([from_ast(left)] * power)
         case ast.BinOp(left=left, op=op, right=right):
             a, b = from_ast(left), from_ast(right)
             match op:

@@ -15,20 +15,39 @@ from typing import Any, Literal
 import numpy as np
 
 from fuser.dtypes import DType, from_numpy
-from fuser.errors import VerifyError
-from fuser.graph.dims import Dim, as_int, substitute
+from fuser.errors import LimitError, OutOfMemoryError, ShapeError, VerifyError
+from fuser.graph.dims import Dim, DimExpr, as_int, substitute
 from fuser.graph.numerics import Numerics, Rewritten, RuleClass, current
-from fuser.limits import check_nodes
+from fuser.limits import LARGEST, MAX_AXES, check_nodes
 
 Attrs = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class TensorType:
-    """dtype and shape of a tensor; a dim is an int or a symbolic expression (graph/dims.py)."""
+    """dtype and shape of a tensor; a dim is an int or a symbolic expression (graph/dims.py).
+
+    Raises ShapeError for a negative size, LimitError for more than MAX_AXES axes and
+    OutOfMemoryError for sizes whose product, zeros aside, is more than LARGEST: no array has such a
+    shape, and neither does a tensor that is never stored.
+    """
 
     dtype: DType
     shape: tuple[Dim, ...]
+
+    def __post_init__(self) -> None:
+        count = 1
+        for dim in self.shape:
+            if dim.__class__ is not int and isinstance(dim, DimExpr):
+                continue
+            if dim > 0:
+                count *= dim
+            elif dim < 0:
+                raise ShapeError(f"a tensor of shape {_shown(self.shape)} has a negative size")
+        if count > LARGEST:
+            raise OutOfMemoryError(f"{self} has no end")
+        if len(self.shape) > MAX_AXES:
+            raise LimitError(f"a tensor has {len(self.shape)} axes, more than {MAX_AXES}")
 
     @property
     def rank(self) -> int:
@@ -53,16 +72,14 @@ class TensorType:
     def bytes(self) -> int:
         return self.size * self.dtype.bytes
 
-    def is_beyond(self, elements: int) -> bool:
-        """Whether the known dims alone make more elements than that."""
-        count = 1
-        for dim in self.shape:
-            if isinstance(dim, int):
-                count *= dim
-        return count > elements
-
     def __str__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+        return f"{self.dtype}{_shown(self.shape)}"
+
+
+def _shown(shape: tuple[Dim, ...]) -> str:
+    """A shape as text; of many axes the first."""
+    more = [] if len(shape) <= MAX_AXES else ["..."]
+    return f"[{', '.join([*map(str, shape[:MAX_AXES]), *more])}]"
 
 
 @dataclass(eq=False, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from fuser import dtypes
 from fuser.graph.builder import Builder
 from fuser.graph.ir import Value
 
@@ -84,5 +85,50 @@ def arctan2(b: Builder, y: Value, x: Value) -> Value:
 
 
 def is_negative(b: Builder, x: Value) -> Value:
-    """Whether the sign is set, that of a zero too, whose reciprocal has it."""
-    return b.map("lt", b.map("select", b.map("eq", x, 0), b.map("reciprocal", x), x), 0)
+    """Whether the sign is set, that of a zero and of NaN too."""
+    if not x.dtype.is_float:
+        return b.map("lt", x, 0)
+    wide = b.cast(x, x.dtype.compute)
+    whole = dtypes.i64 if wide.dtype is dtypes.f64 else dtypes.i32
+    return b.map("lt", b.emit("float_bits", wide, dtype=whole), 0)
+
+
+def copysign(b: Builder, x: Value, y: Value) -> Value:
+    """The magnitude of x with the sign of y, that of a zero and of NaN too."""
+    size = b.map("abs", x)
+    return b.map("select", is_negative(b, y), b.map("neg", size), size)
+
+
+def without_nan(b: Builder, op: str, x: Value, y: Value) -> Value:
+    """max or min of floats; NaN where both are."""
+    plain = b.map("select", b.map("is_nan", y), x, b.map(op, x, y))
+    return b.map("select", b.map("is_nan", x), y, plain)
+
+
+def logaddexp(b: Builder, x: Value, y: Value) -> Value:
+    """log(exp(x) + exp(y)) without overflow."""
+    gap = b.map("neg", b.map("abs", b.map("sub", x, y)))
+    same = b.map("eq", x, y)  # covers infinities, whose difference is nan
+    tail = b.map("select", same, math.log(2), log1p(b, b.map("exp", gap)))
+    return b.map("add", b.map("max", x, y), tail)
+
+
+def hypot(b: Builder, x: Value, y: Value) -> Value:
+    """sqrt(x^2 + y^2) of floats over the whole range of their dtype. An infinity wins over NaN.
+
+    The squares of the narrower floats are those of float64, which neither over- nor underflow;
+    float64 is computed in parts of the greater magnitude.
+    """
+    size, width = (b.map("abs", b.cast(side, side.dtype.compute)) for side in (x, y))
+    if x.dtype is dtypes.f64:
+        most, least = b.map("max", size, width), b.map("min", size, width)
+        usual = b.map("logical_and", b.map("gt", most, 0), b.map("lt", most, math.inf))
+        ratio = b.map("div", least, b.map("select", usual, most, 1))
+        root = b.map("sqrt", b.map("add", b.map("mul", ratio, ratio), 1))
+        found = b.map("select", usual, b.map("mul", most, root), most)
+    else:
+        long, wide = b.cast(size, dtypes.f64), b.cast(width, dtypes.f64)
+        squares = b.map("add", b.map("mul", long, long), b.map("mul", wide, wide))
+        found = b.map("sqrt", squares)
+    endless = b.map("logical_or", b.map("is_inf", size), b.map("is_inf", width))
+    return b.cast(b.map("select", endless, math.inf, found), x.dtype)

@@ -69,7 +69,15 @@ REWRITES: tuple[Rewrite, ...] = (
     ),
     Rewrite(
         "split_k", "order", "fuser/partition/passes/split_k.py",
-        "sums of matmuls, convolutions and reductions in parts that are added up",
+        "matmuls of few rows: sums in parts that are added up",
+    ),
+    Rewrite(
+        "split_contractions", "order", "fuser/partition/passes/split_contractions.py",
+        "the same for matmuls and convolutions of few blocks",
+    ),
+    Rewrite(
+        "split_sums", "order", "fuser/partition/passes/split_sums.py",
+        "sums over rows that lie apart, in parts that are added up",
     ),
     Rewrite(
         "integer_matmuls", "order", "fuser/graph/integer_matmuls.py",
@@ -80,7 +88,7 @@ REWRITES: tuple[Rewrite, ...] = (
         "matmuls of 8-bit floats by their codes, scaled once, for results of 16 bits",
     ),
     Rewrite(
-        "weights_on_grids", "order", "fuser/graph/precision.py",
+        "store_grids", "order", "fuser/graph/precision.py",
         "weights that are whole numbers times a scale: the scale is applied to the sum",
     ),
     Rewrite(

@@ -31,20 +31,34 @@ class _Line:
             return self
         count = window_extent(size, self.window, self.stride, self.low, self.high, self.dilation)
         assert isinstance(count, int)
-        starts = [i * self.stride - self.low for i in range(count)]
-        useful = [
-            tap
-            for tap in range(self.window)
-            if any(0 <= start + tap * self.dilation < size for start in starts)
-        ]
-        if not useful:
+        ends = self._useful_taps(size, count)
+        if ends is None:
             return self
-        first = min(useful[0], self.low // self.dilation)
-        window, low = useful[-1] + 1 - first, self.low - first * self.dilation
+        first = min(ends[0], self.low // self.dilation)
+        window, low = ends[1] + 1 - first, self.low - first * self.dilation
         reach = (count - 1) * self.stride + (window - 1) * self.dilation + 1
         line = _Line(window, self.stride, low, max(0, reach - size - low), self.dilation)
         same = window_extent(size, line.window, line.stride, line.low, line.high, line.dilation)
         return line if same == count else self
+
+    def _useful_taps(self, size: int, count: int) -> tuple[int, int] | None:
+        """The first and the last tap that read an element for some output. None: there are none,
+        or they are not found in MOST_TAPS steps."""
+        farthest = (count - 1) * self.stride - self.low  # where the last window starts
+        lowest = max(0, -(farthest // self.dilation))
+        highest = min(self.window - 1, (size - 1 + self.low) // self.dilation)
+        upwards = range(lowest, min(highest + 1, lowest + MOST_TAPS))
+        downwards = range(highest, max(lowest - 1, highest - MOST_TAPS), -1)
+        first = next((tap for tap in upwards if self._is_useful(tap, size, count)), None)
+        last = next((tap for tap in downwards if self._is_useful(tap, size, count)), None)
+        return None if first is None or last is None else (first, last)
+
+    def _is_useful(self, tap: int, size: int, count: int) -> bool:
+        """Whether a tap reads an element for some output: the first one for which it reads none of
+        the padding before the axis reads one of the axis."""
+        offset = tap * self.dilation - self.low
+        output = max(0, -(offset // self.stride))
+        return output < count and output * self.stride + offset < size
 
     def whole(self, size: Dim) -> bool:
         """Whether the one window is the axis."""

@@ -56,6 +56,7 @@ from fuser.language.types import (
 
 if TYPE_CHECKING:
     from fuser.language import extra, libdevice, math
+    from fuser.language.aggregates import aggregate
     from fuser.language.descriptors import Descriptor as tensor_descriptor
     from fuser.language.descriptors import TensorDescriptor
     from fuser.language.elementwise import PropagateNan
@@ -69,6 +70,7 @@ slice = python.slice
 # Decorators need types alone; the functions of the language load when one is asked for.
 _HOMES = {
     "PropagateNan": ("elementwise", "PropagateNan"),
+    "aggregate": ("aggregates", "aggregate"),
     "TensorDescriptor": ("descriptors", "TensorDescriptor"),
     "tensor_descriptor": ("descriptors", "Descriptor"),
 }
@@ -100,6 +102,7 @@ __all__ = [
     "TRITON_MAX_TENSOR_NUMEL",
     "PropagateNan",
     "TensorDescriptor",
+    "aggregate",
     "bfloat16",
     "block",
     "block_type",

@@ -8,10 +8,12 @@ from typing import Any
 
 from fuser.errors import FuserError
 from fuser.language import arrays, shapes
+from fuser.language.aggregates import Aggregate
 from fuser.language.arithmetic import as_tensor, cast, describe
 from fuser.language.builtins import METHODS, TABLE
 from fuser.language.emitter import Emitter
 from fuser.language.memory import BlockPointer
+from fuser.language.objects import call_python, is_plain, make
 from fuser.language.tensors import Builtin, Choice, Constexpr, Pointer, Tensor, unwrap
 from fuser.language.types import BlockType, ElementType, PointerType, int1, is_type
 
@@ -37,8 +39,10 @@ class Method:
 def apply(e: Emitter, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
     """Call what a kernel may call."""
     if isinstance(function, Method):
-        args = [function.owner, *args]
-        function = function.function
+        owner, function = function.owner, function.function
+        args = [owner, *args]
+        if isinstance(owner, Aggregate) and is_plain(function):
+            return call_python(e, function, args, named)
     if isinstance(function, Builtin):
         return _builtin(e, function, args, named)
     inline = getattr(function, "__language_function__", None)
@@ -46,6 +50,8 @@ def apply(e: Emitter, function: Any, args: list[Any], named: dict[str, Any]) -> 
         return e.call(function, *args, **named)
     if isinstance(function, ElementType):
         return METHODS["to"].call(e, as_tensor(e, args[0]), function)
+    if isinstance(function, type) and issubclass(function, Aggregate):
+        return make(e, function, args, named)
     plain = [unwrap(arg) for arg in args]
     known = {name: unwrap(item) for name, item in named.items()}
     if function in (min, max) and any(isinstance(a, RUNTIME) for a in plain):

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from fuser.errors import NumberRangeError, UsageError
 from fuser.graph.sizes import LEAST
 from fuser.language.compile import (
@@ -25,6 +23,7 @@ from fuser.language.compile import (
 from fuser.language.descriptors import TensorDescriptor
 from fuser.language.emitter import wrap
 from fuser.language.stand_ins import Mock, Retyped
+from fuser.language.tensors import plain as as_number
 from fuser.language.types import (
     BY_NAME,
     ElementType,
@@ -53,12 +52,13 @@ class Arguments:
     """The arguments of one launch, taken apart.
 
     classes: by parameter, what is compiled for. leaves: every array and number, in order; tuples
-    are taken apart. records: of the leaves that are arrays.
+    are taken apart. records: of the leaves that are arrays; names: what messages call those.
     """
 
     classes: dict[str, ArgumentClass] = field(default_factory=dict)
     leaves: list[Any] = field(default_factory=list)
     records: dict[int, ArrayRecord] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
     stand_in: str = "cpu"
     """The device where no array says one."""
 
@@ -88,11 +88,12 @@ def classify(
         if name in annotated:
             found.classes[name] = _annotated(name, value, annotated[name], found, name in plain)
             continue
-        found.classes[name] = (
-            Fixed(value) if name in constexprs else _class_of(name, value, found, name in plain)
-        )
         if name in constexprs:
+            value = known(value)
+            found.classes[name] = Fixed(value)
             found.leaves.append(value)
+        else:
+            found.classes[name] = _class_of(name, value, found, name in plain)
     if len(found.records) > 1:
         groups = overlaps(list(found.records.values()))
         if any(groups):
@@ -101,6 +102,16 @@ def classify(
             for name, kind in found.classes.items():
                 found.classes[name] = _aliased(kind, by_leaf, count)
     return found
+
+
+def known(value: Any) -> Any:
+    """What a constexpr argument stands for: of NumPy scalars, in tuples too, the numbers."""
+    if isinstance(value, tuple):
+        items = tuple(map(known, value))
+        if all(new is old for new, old in zip(items, value, strict=True)):
+            return value
+        return type(value)(*items) if hasattr(value, "_fields") else items
+    return as_number(value)
 
 
 def _aliased(kind: ArgumentClass, groups: Mapping[int, int], count: Any) -> ArgumentClass:
@@ -117,11 +128,14 @@ def _class_of(name: str, value: Any, found: Arguments, plain: bool) -> ArgumentC
     if isinstance(value, TensorDescriptor):
         value = value.parts()
     if isinstance(value, tuple):
-        items = tuple(_class_of(f"{name}.{n}", item, found, plain) for n, item in enumerate(value))
+        parts = getattr(value, "_fields", range(len(value)))
+        items = tuple(
+            _class_of(f"{name}.{part}", item, found, plain)
+            for part, item in zip(parts, value, strict=True)
+        )
         return type(value)(*items) if hasattr(value, "_fields") else items  # type: ignore[arg-type]
     position = len(found.leaves)
-    if isinstance(value, np.bool_ | np.integer | np.floating):
-        value = value.item()
+    value = as_number(value)
     found.leaves.append(value)
     if value is None or isinstance(value, bool | str):
         return Fixed(value)
@@ -137,6 +151,7 @@ def _class_of(name: str, value: Any, found: Arguments, plain: bool) -> ArgumentC
     if is_array(value):
         record = describe(value, name)
         found.records[position] = record
+        found.names[position] = name
         element = of_dtype(record.dtype) if kind is None else _element_of(kind)
         if element.ir.bytes != record.dtype.bytes:
             raise UsageError(

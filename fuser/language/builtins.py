@@ -10,6 +10,7 @@ from typing import Any
 
 from fuser.errors import StaticAssertionError
 from fuser.language import (
+    atomics,
     choosing,
     counting,
     debugging,
@@ -27,6 +28,7 @@ from fuser.language import (
     sorting,
 )
 from fuser.language.addresses import from_address
+from fuser.language.aggregates import replaced
 from fuser.language.arithmetic import as_tensor, cast, is_number
 from fuser.language.emitter import Emitter
 from fuser.language.registry import METHODS, TABLE, builtin, element_type, static_int, static_shape
@@ -200,11 +202,15 @@ builtin("make_block_ptr")(memory.make_block_ptr)
 builtin("advance", method=True)(memory.advance)
 
 
+ORDERS = ("acquire", "release", "acq_rel", "relaxed")
+
+
 def _atomic(fn: Any) -> Callable[..., Any]:
     def call(
         e: Emitter, pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None
     ) -> Tensor:
-        return memory.atomic(e, fn, pointer, unwrap(val), unwrap(mask))
+        system = atomics.system_wide(e, f"an atomic {fn}", sem, scope, ORDERS)
+        return atomics.atomic(e, fn, pointer, unwrap(val), unwrap(mask), None, system)
 
     call.__doc__ = f"{fn} on memory in one step; what was there before."
     return call
@@ -220,7 +226,57 @@ def _atomic_cas(
     e: Emitter, pointer: Any, cmp: Any, val: Any, sem: Any = None, scope: Any = None
 ) -> Tensor:
     """Store val where cmp was there; what was there before."""
-    return memory.atomic(e, "compare_exchange", pointer, unwrap(val), None, unwrap(cmp))
+    system = atomics.system_wide(e, "an atomic cas", sem, scope, ORDERS)
+    return atomics.atomic(e, "compare_exchange", pointer, unwrap(val), None, unwrap(cmp), system)
+
+
+@builtin("atomic_load", method=True)
+def _atomic_load(
+    e: Emitter, pointer: Any, mask: Any = None, sem: Any = None, scope: Any = None
+) -> Tensor:
+    """What is in memory, read in one step, 0 where the mask is false. What a program stored before
+    an atomic store is seen by one that reads what that stored."""
+    system = atomics.system_wide(e, "an atomic load", sem, scope, ("acquire", "relaxed"))
+    return atomics.atomic(e, "load", pointer, None, unwrap(mask), None, system)
+
+
+@builtin("atomic_store", method=True)
+def _atomic_store(
+    e: Emitter, pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None
+) -> None:
+    """Write to memory in one step, behind all that the program has stored."""
+    system = atomics.system_wide(e, "an atomic store", sem, scope, ("release", "relaxed"))
+    atomics.atomic(e, "store", pointer, unwrap(val), unwrap(mask), None, system)
+
+
+@builtin("atomic_poll", method=True)
+def _atomic_poll(
+    e: Emitter, pointer: Any, expected_value: Any, sem: Any = None, scope: Any = None,
+    timeout_ns: Any = None,
+) -> Tensor:  # fmt: skip
+    """Wait until integers in memory have been what is expected, each for itself; true. timeout_ns:
+    None, or 0 to look once, and tell which are."""
+    system = atomics.system_wide(e, "an atomic poll", sem, scope, ("acquire", "relaxed"))
+    if timeout_ns is None:
+        return atomics.poll(e, pointer, unwrap(expected_value), system)
+    if not is_number(timeout_ns) or timeout_ns != 0:
+        e.fail(
+            "an atomic poll with a time limit",
+            "a kernel has no clock: leave timeout_ns out to wait, give 0 to look once, or count "
+            "the looks in a loop",
+        )
+    return atomics.poll(e, pointer, unwrap(expected_value), system, once=True)
+
+
+def aggregate_replace(instance: Any, **changes: Any) -> Any:
+    """An object of a class under @aggregate with other values in some of its fields."""
+    return replaced(instance, changes)
+
+
+@builtin("aggregate_replace", host=aggregate_replace)
+def _aggregate_replace(e: Emitter, instance: Any, **changes: Any) -> Any:
+    """An object of a class under @aggregate with other values in some of its fields."""
+    return replaced(instance, changes)
 
 
 # hints and debugging ------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from fuser.runtime import driver
 from fuser.runtime.arrays import ArrayRecord
 from fuser.tilegen.interpret import run
 from fuser.tilegen.interpreted_memory import MANY, AccessError
-from fuser.tilegen.ops import Load
+from fuser.tilegen.ops import Atomic, Load
 from fuser.tilegen.text import print_kernel
 from fuser.tilegen.verify import verify
 
@@ -71,8 +71,9 @@ def run_checked(
                   if b.role == "output"}  # fmt: skip
         for leaf, record in found.records.items():
             record.require(
-                function.fn.__name__, writes=leaf in writes, device=device, ordinal=ordinal
-            )
+                found.names.get(leaf, function.fn.__name__), writes=leaf in writes, device=device,
+                ordinal=ordinal, kernel=function.fn.__name__,
+            )  # fmt: skip
         with _memory(found, writes) as memory:
             _interpret(program, found, memory, how, report.keys())
         if program.reports is not None:
@@ -199,7 +200,8 @@ def _told(error: AccessError, program: Program, found: Arguments) -> CheckError:
          if buffer.name == error.buffer), -1
     )  # fmt: skip
     element = f"element {error.element}{_coordinates(found.records.get(leaf), error.element)}"
-    verb = "reads" if isinstance(error.op, Load) else "stores to"
+    looks = isinstance(error.op, Atomic) and error.op.fn == "load"
+    verb = "reads" if looks or isinstance(error.op, Load) else "stores to"
     point = tuple(reversed(error.point))
     me = f"program {_shown(point)}"
     name = error.buffer

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from fuser.errors import UsageError
-from fuser.language import memory, shapes
+from fuser.language import atomics, memory, shapes
 from fuser.language.arithmetic import as_tensor, binary, compare, describe, logical
 from fuser.language.emitter import Emitter
 from fuser.language.memory import BlockPointer
@@ -145,7 +145,7 @@ def atomic(e: Emitter, desc: Any, fn: AtomicFn, offsets: Any, value: Any) -> Non
     block = _at(e, desc, offsets)
     data = _checked(e, block, value)
     pointer, inside = memory.addresses(e, block, ())
-    memory.atomic(e, fn, pointer, data, inside)
+    atomics.atomic(e, fn, pointer, data, inside)
 
 
 def _rows(

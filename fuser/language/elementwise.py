@@ -90,11 +90,16 @@ def div_rn(e: Emitter, x: Any, y: Any) -> Tensor:
     return cast(e, wide, a.dtype)
 
 
-def fdiv(e: Emitter, x: Any, y: Any, ieee_rounding: bool = False) -> Any:
-    """x / y of floats; ieee_rounding: rounded to nearest."""
+def fdiv(e: Emitter, x: Any, y: Any, ieee_rounding: bool = False, approx: bool = False) -> Any:
+    """x / y of floats; ieee_rounding: rounded to nearest. approx: of float32 only, where a result
+    may be off by 2 units in the last place; `/` is no slower and off by less, so it is taken."""
+    if ieee_rounding and approx:
+        e.fail("fdiv with ieee_rounding and approx", "give one of them")
     for item in (x, y):
         if isinstance(item, Tensor) and not item.dtype.is_floating():
             e.fail(f"fdiv of {item.type}", "it divides floats; use / or //")
+        if approx and isinstance(item, Tensor) and not item.dtype.is_fp32():
+            e.fail(f"fdiv of {item.type} with approx", "it is for float32; leave approx out")
     return div_rn(e, x, y) if ieee_rounding else binary(e, "/", x, y)
 
 

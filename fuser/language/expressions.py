@@ -9,13 +9,14 @@ from __future__ import annotations
 import ast
 import builtins as python
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import Any
 
 from fuser.errors import FuserError, LanguageError
-from fuser.language import arrays, choices, shapes
-from fuser.language.applying import MUTABLE, RUNTIME, apply, member_of
+from fuser.language import aggregates, arrays, choices, foreign, pointwise, shapes
+from fuser.language.aggregates import Aggregate
+from fuser.language.applying import MUTABLE, RUNTIME, Method, apply, member_of
 from fuser.language.arithmetic import binary, describe, to_bool, unary
 from fuser.language.arithmetic import logical as both
 from fuser.language.emitter import Emitter
@@ -29,6 +30,7 @@ from fuser.language.tensors import (
     Pointer,
     Tensor,
     Undefined,
+    plain,
     unwrap,
 )
 from fuser.language.types import is_type
@@ -66,7 +68,7 @@ class Expressions:
             if rule is None:
                 self.e.fail(f"a kernel has no {_spoken(node)}", _instead(node))
             try:
-                return rule(node)
+                return plain(rule(node))
             except (LanguageError, RecursionError):
                 raise
             except FuserError as error:
@@ -97,6 +99,10 @@ class Expressions:
         if name in self.scope:
             if self.owner is not None:
                 self.e.outside.note(self.owner, name, self.scope[name])
+                if self.scope[name] is None:
+                    ours = foreign.of_pytorch(self.owner, name)
+                    if ours is not None:
+                        return ours
             return self.outer(name, self.scope[name])
         if hasattr(python, name):
             return getattr(python, name)
@@ -106,9 +112,10 @@ class Expressions:
 
     def outer(self, name: str, found: Any) -> Any:
         """A name from outside of the kernel."""
+        found = plain(foreign.taken(found))
         if isinstance(found, Constexpr):
-            plain = isinstance(found.value, FunctionType)
-            return ConstantFunction(found.value) if plain else found.value
+            function = isinstance(found.value, FunctionType)
+            return ConstantFunction(found.value) if function else found.value
         if isinstance(found, Builtin | ModuleType) or is_type(found) or callable(found):
             return found
         if found is None or isinstance(found, bool | int | float | str | tuple):
@@ -208,16 +215,48 @@ class Expressions:
         sign = BINARY.get(type(op))
         if sign is None:
             self.e.fail("a kernel has no @", "use dot for matrix products")
-        return binary(self.e, sign, unwrap(a), unwrap(b))
+        return self._binary(sign, unwrap(a), unwrap(b))
+
+    def _binary(self, sign: str, a: Any, b: Any) -> Any:
+        """An operator, by the methods of an object where an operand is one."""
+        if not isinstance(a, Aggregate) and not isinstance(b, Aggregate):
+            return binary(self.e, sign, a, b)
+        compared = aggregates.COMPARED.get(sign)
+        word = compared or aggregates.BINARY[sign]
+        other = aggregates.COMPARED[aggregates.MIRRORED[sign]] if compared else f"r{word}"
+        found = aggregates.operated(word, a, b, other)
+        if found is None:
+            self.e.fail(
+                f"{describe(a)} {sign} {describe(b)}", f"give its class a method __{word}__"
+            )
+        method, owner, operand = found
+        return apply(self.e, Method(method, owner), [operand], {})
 
     def _unaryop(self, node: ast.UnaryOp) -> Any:
-        return unary(self.e, UNARY[type(node.op)], unwrap(self.value(node.operand)))
+        sign, value = UNARY[type(node.op)], unwrap(self.value(node.operand))
+        if isinstance(value, Aggregate):
+            word = aggregates.UNARY[sign]
+            found = aggregates.method_of(value, f"__{word}__")
+            if found is None:
+                self.e.fail(f"{sign} of {describe(value)}", f"give its class a method __{word}__")
+            return apply(self.e, Method(found[0], value), [], {})
+        return unary(self.e, sign, value)
 
     def _compare(self, node: ast.Compare) -> Any:
-        if len(node.ops) != 1:
-            self.e.fail("a chained comparison", "write (a < b) & (b < c)")
-        op, left = node.ops[0], unwrap(self.value(node.left))
-        right = unwrap(self.value(node.comparators[0]))
+        """One comparison, or a chain of them: `a < b < c` is `a < b and b < c` with b computed
+        once."""
+        found = self._compared(node)
+        return next(found) if len(node.ops) == 1 else self._joined(True, found)
+
+    def _compared(self, node: ast.Compare) -> Iterator[Any]:
+        """The comparisons of a chain from the left; an operand is computed when it is asked for."""
+        left = unwrap(self.value(node.left))
+        for op, other in zip(node.ops, node.comparators, strict=True):
+            right = unwrap(self.value(other))
+            yield self._comparison(op, left, right)
+            left = right
+
+    def _comparison(self, op: ast.cmpop, left: Any, right: Any) -> Any:
         if isinstance(op, ast.Is | ast.IsNot):
             same = left is right
             return same if isinstance(op, ast.Is) else not same
@@ -225,14 +264,16 @@ class Expressions:
             if isinstance(left, RUNTIME) or not isinstance(right, tuple | list | dict | str):
                 self.e.fail("`in` of run-time values", "compare with each of them")
             return (left in right) == isinstance(op, ast.In)
-        return binary(self.e, COMPARISONS[type(op)], left, right)
+        return self._binary(COMPARISONS[type(op)], left, right)
 
     def _boolop(self, node: ast.BoolOp) -> Any:
+        return self._joined(isinstance(node.op, ast.And), map(self.value, node.values))
+
+    def _joined(self, conjunction: bool, items: Iterator[Any]) -> Any:
         """and, or: known operands short-circuit, tensors are all computed."""
-        conjunction = isinstance(node.op, ast.And)
         total: Any = conjunction
-        for item in node.values:
-            found = unwrap(self.value(item))
+        for item in items:
+            found = unwrap(item)
             if not isinstance(found, Tensor):
                 if isinstance(found, RUNTIME):
                     self.e.fail(f"and / or of {describe(found)}")
@@ -259,6 +300,8 @@ class Expressions:
             if condition.shape:
                 self.e.fail("`a if c else b` with a tile as c", "use where(c, a, b)")
             sides = self.value(node.body), self.value(node.orelse)
+            if isinstance(sides[0], Aggregate):
+                return pointwise.chosen(self.e, condition, *sides)
             found = choices.selected(self.e, condition, *sides)
             return where(self.e, condition, *sides) if found is None else found
         chosen = condition.literal if isinstance(condition, Tensor) else condition
@@ -286,6 +329,10 @@ class Expressions:
             return member_of(self.e, owner, name)
         if isinstance(owner, tuple) and name in getattr(owner, "_fields", ()):
             return getattr(owner, name)
+        if isinstance(owner, Aggregate):
+            method = aggregates.method_of(owner, name)
+            if method is not None:
+                return Method(method[0], owner) if method[1] else method[0]
         try:
             found = getattr(owner, name)
         except AttributeError:
@@ -311,6 +358,11 @@ class Expressions:
                 return owner[at]
             except (LookupError, TypeError) as error:
                 self.e.fail(f"[{at!r}]: {error}")
+        if isinstance(owner, Aggregate):
+            found = aggregates.method_of(owner, "__getitem__")
+            if found is None:
+                self.e.fail(f"{describe(owner)} has no [...]", "give its class a __getitem__")
+            return apply(self.e, Method(found[0], owner), [self.value(node.slice)], {})
         try:
             return owner[self._slice_of(node.slice)]
         except (TypeError, LookupError):

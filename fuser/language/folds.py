@@ -20,9 +20,9 @@ Combine = Callable[..., tuple[Tensor, ...]]
 
 def _axis(e: Emitter, x: Tensor, axis: Any) -> int:
     rank = len(x.shape)
-    if not isinstance(axis, int) or not -rank <= axis < rank:
+    if not isinstance(axis, int):
         e.fail(f"{x.type} has no axis {axis}")
-    return axis % rank
+    return shapes.axis_of(e, axis, rank, str(x.type))
 
 
 def _flat(e: Emitter, x: Tensor) -> Tensor:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from fuser.language.aggregates import Aggregate, fields_of, with_fields
 from fuser.language.memory import BlockPointer
-from fuser.language.tensors import Choice, Pointer, Tensor
+from fuser.language.tensors import Choice, Constexpr, Pointer, Tensor
 
 
 def leaves_of(value: Any) -> list[Tensor]:
@@ -27,6 +28,8 @@ def leaves_of(value: Any) -> list[Tensor]:
             return [leaf for part in parts for leaf in leaves_of(part)]
         case tuple():
             return [leaf for item in value for leaf in leaves_of(item)]
+        case Aggregate():
+            return leaves_of(tuple(fields_of(value).values()))
     return []
 
 
@@ -52,6 +55,8 @@ def rebuilt(value: Any, leaves: list[Tensor]) -> Any:
             items = [rebuilt(item, leaves) for item in value]
             named = hasattr(value, "_fields")
             return type(value)(*items) if named else tuple(items)
+        case Aggregate():
+            return with_fields(value, [rebuilt(v, leaves) for v in fields_of(value).values()])
     return value
 
 
@@ -68,6 +73,10 @@ def skeleton(value: Any) -> Any:
             return ("block", value.base.buffer, value.base.element, value.block_shape)
         case tuple():
             return tuple(skeleton(item) for item in value)
+        case Aggregate():
+            return (type(value), *map(skeleton, fields_of(value).values()))
+        case Constexpr():
+            return skeleton(value.value)
     return ("constant", value)
 
 
@@ -84,4 +93,7 @@ def show(value: Any) -> str:
     """A value's type in an error message."""
     if isinstance(value, tuple):
         return f"({', '.join(map(show, value))})"
+    if isinstance(value, Aggregate):
+        items = (f"{name}: {show(item)}" for name, item in fields_of(value).items())
+        return f"{type(value).__name__}({', '.join(items)})"
     return str(getattr(value, "type", repr(value)))

@@ -1,4 +1,4 @@
-"""Loads, stores and atomics through pointers and block pointers."""
+"""Loads and stores through pointers and block pointers."""
 
 from __future__ import annotations
 
@@ -6,17 +6,24 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fuser.language import choices, shapes
-from fuser.language.arithmetic import as_tensor, binary, cast, compare, is_number, logical, where
+from fuser.language.arithmetic import (
+    as_tensor,
+    binary,
+    cast,
+    compare,
+    is_number,
+    logical,
+    where,
+)
 from fuser.language.emitter import Emitter
 from fuser.language.formats import code_of
 from fuser.language.places import Place, place_of
-from fuser.language.tensors import Choice, Pointer, Tensor
+from fuser.language.tensors import Choice, Pointer, RuntimeValue, Tensor
 from fuser.language.types import BlockType, ElementType, int1, int32
-from fuser.tilegen.ops import AtomicFn
 
 
 @dataclass(eq=False)
-class BlockPointer:
+class BlockPointer(RuntimeValue):
     """A block of a strided array: `offsets` of its corner, all in elements.
 
     checked: whether every access is checked in every dim (a tensor descriptor).
@@ -71,13 +78,13 @@ def load(
             found = where(e, this, load(e, pointer, inside, other), found)
         return found
     if not isinstance(pointer, Pointer):
-        e.fail(f"load of {_shown(pointer)}", "load takes a pointer: an argument plus offsets")
+        e.fail(f"load of {shown(pointer)}", "load takes a pointer: an argument plus offsets")
     if mask is None and other is not None:
         e.fail("`other` without a mask", "give mask=..., or leave other out")
     return _loaded(e, pointer, None if mask is None else as_tensor(e, mask), other)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     return str(getattr(value, "type", type(value).__name__))
 
 
@@ -85,7 +92,7 @@ def _loaded(e: Emitter, pointer: Pointer, mask: Tensor | None, other: Any) -> Te
     shape = pointer.shape
     if mask is not None:
         shape = shapes.common_shape(e, shape, mask.shape)
-        mask = shapes.broadcast_to(e, _as_mask(e, mask), shape)
+        mask = shapes.broadcast_to(e, as_mask(e, mask), shape)
     if other is not None and not is_number(other):
         other = as_tensor(e, other)
         shape = shapes.common_shape(e, shape, other.shape)
@@ -96,7 +103,7 @@ def _loaded(e: Emitter, pointer: Pointer, mask: Tensor | None, other: Any) -> Te
         filler = as_tensor(e, 0 if other is None else other)
         return shapes.broadcast_to(e, cast(e, filler, dtype), shape)
     place = place_of(e, pointer, mask)
-    _note(e, "load", pointer, place)
+    note(e, "load", pointer, place)
     constant = 0 if other is None else other
     if isinstance(constant, Tensor) and constant.literal is not None:
         constant = constant.literal
@@ -114,7 +121,7 @@ def _loaded(e: Emitter, pointer: Pointer, mask: Tensor | None, other: Any) -> Te
     return where(e, mask, found, filler)  # type: ignore[no-any-return]
 
 
-def _as_mask(e: Emitter, mask: Tensor) -> Tensor:
+def as_mask(e: Emitter, mask: Tensor) -> Tensor:
     if mask.dtype.is_floating():
         e.fail(f"the mask is a {mask.type}", "masks are comparisons, or integers that are not 0")
     return mask if mask.dtype is int1 else cast(e, mask, int1)
@@ -127,7 +134,7 @@ def _pad(e: Emitter, number: float | int | bool, dtype: ElementType) -> float | 
     return 0 if literal is None else int(literal)
 
 
-def _note(e: Emitter, what: str, pointer: Pointer, place: Place) -> None:
+def note(e: Emitter, what: str, pointer: Pointer, place: Place) -> None:
     if e.trials or not place.why:
         return
     source, node = e.frames[-1]
@@ -154,17 +161,17 @@ def store(
             e.fail("a block pointer takes no mask", "use boundary_check")
         pointer, inside = addresses(e, pointer, boundary_check)
     elif not isinstance(pointer, Pointer):
-        e.fail(f"store to {_shown(pointer)}", "store takes a pointer: an argument plus offsets")
+        e.fail(f"store to {shown(pointer)}", "store takes a pointer: an argument plus offsets")
     elif mask is not None:
-        inside = _as_mask(e, as_tensor(e, mask))
-    prepared = _prepared(e, "store", pointer, value, inside)
-    if prepared is None:
+        inside = as_mask(e, as_tensor(e, mask))
+    found = prepared(e, "store", pointer, value, inside)
+    if found is None:
         return
-    place, (data,), masked = prepared
+    place, (data,), masked = found
     e.builder.store(place.view, place.indices, e.value_of(data), masked)
 
 
-def _prepared(
+def prepared(
     e: Emitter, what: str, pointer: Pointer, value: Any, mask: Tensor | None, *more: Any
 ) -> tuple[Place, tuple[Tensor, ...], Any] | None:
     """(place, values of its type and shape, what is left of the mask); None where nothing is ever
@@ -192,43 +199,13 @@ def _prepared(
         if mask.literal is False:
             return None
     place = place_of(e, pointer, mask)
-    _note(e, what, pointer, place)
+    note(e, what, pointer, place)
     masked = None if place.mask is None else e.value_of(place.mask)
     return place, tuple(shapes.broadcast_to(e, item, shape) for item in data), masked
 
 
 def cast_to(e: Emitter, value: Tensor, dtype: ElementType) -> Tensor:
     return cast(e, value, dtype)
-
-
-def atomic(
-    e: Emitter, fn: AtomicFn, pointer: Any, value: Any, mask: Any = None, compare_to: Any = None
-) -> Tensor:
-    """One step on memory that all programs see whole; what was there before."""
-    if isinstance(pointer, Choice):
-        (one, _, fits), *rest = choices.each(e, pointer, mask)
-        old = atomic(e, fn, one, value, fits, compare_to)
-        for one, this, fits in rest:
-            old = where(e, this, atomic(e, fn, one, value, fits, compare_to), old)
-        return old
-    if not isinstance(pointer, Pointer):
-        e.fail(f"an atomic {fn} on {_shown(pointer)}")
-    if fn in ("and", "or", "xor") and not pointer.element.is_int():
-        e.fail(f"an atomic {fn} on {pointer.type}", "bits are those of integers")
-    if pointer.element.is_fp8():
-        e.fail(f"an atomic {fn} on {pointer.type}", "8-bit floats have none")
-    inside = None if mask is None else _as_mask(e, as_tensor(e, mask))
-    more = () if compare_to is None else (compare_to,)
-    prepared = _prepared(e, f"atomic {fn}", pointer, value, inside, *more)
-    if prepared is None:
-        zero = e.constant(0, pointer.element)
-        return shapes.broadcast_to(e, zero, pointer.shape)
-    place, data, masked = prepared
-    made = e.builder.atomic(
-        fn, place.view, place.indices, e.value_of(data[0]),
-        compare=e.value_of(data[1]) if more else None, mask=masked,
-    )  # fmt: skip
-    return e.tensor(made, pointer.element)
 
 
 # block pointers -----------------------------------------------------------------------------------
@@ -274,7 +251,7 @@ def make_block_ptr(
 ) -> BlockPointer:
     """A pointer to a block of an array of this shape and these strides, in elements."""
     if not isinstance(base, Pointer) or base.shape:
-        e.fail(f"make_block_ptr of {_shown(base)}", "the base is a pointer argument")
+        e.fail(f"make_block_ptr of {shown(base)}", "the base is a pointer argument")
     parts = [tuple(item) for item in (shape, strides, offsets, block_shape)]
     if len({len(part) for part in parts}) != 1:
         e.fail("shape, strides, offsets and block_shape differ in length")
@@ -291,6 +268,6 @@ def numbers(e: Emitter, items: Any) -> tuple[Tensor, ...]:
 def advance(e: Emitter, block: Any, offsets: Any) -> BlockPointer:
     """The block pointer, further by so many elements along each dim."""
     if not isinstance(block, BlockPointer):
-        e.fail(f"advance of {_shown(block)}", "it moves block pointers")
+        e.fail(f"advance of {shown(block)}", "it moves block pointers")
     moved = tuple(binary(e, "+", a, b) for a, b in zip(block.offsets, offsets, strict=True))
     return replace(block, offsets=moved)

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fuser.errors import UsageError
+from fuser.language.aggregates import Aggregate
 from fuser.language.tensors import Constexpr, unwrap
 from fuser.language.types import is_type
 
@@ -85,7 +86,8 @@ class Outside:
     def note(self, owner: Any, name: str, value: Any) -> None:
         """Remember what a name stands for, if it is a constant."""
         plain = unwrap(value)
-        if is_type(plain) or plain is None or isinstance(plain, bool | int | float | str | tuple):
+        kinds = (bool, int, float, str, tuple, Aggregate)
+        if is_type(plain) or plain is None or isinstance(plain, kinds):
             read = Read(owner, name, plain, isinstance(value, Constexpr))
             self.reads.setdefault((id(owner), name), read)
 

@@ -10,8 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from fuser.language import pieces, shapes
+from fuser.language.aggregates import Aggregate
 from fuser.language.arithmetic import as_tensor, where
 from fuser.language.emitter import Emitter
+from fuser.language.leaves import alike, leaves_of, rebuilt
 from fuser.language.registry import builtin, static_int
 from fuser.language.tensors import Tensor
 
@@ -51,6 +53,9 @@ def chosen(e: Emitter, condition: Tensor, a: Any, b: Any) -> Any:
     """a where a tile of conditions holds, else b."""
     if a is b:
         return a
+    if isinstance(a, Aggregate) and alike(a, b):
+        sides = zip(leaves_of(a), leaves_of(b), strict=True)
+        return rebuilt(a, [x if x is y else where(e, condition, x, y) for x, y in sides])
     if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
         return tuple(chosen(e, condition, x, y) for x, y in zip(a, b, strict=True))
     return where(e, condition, a, b)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fuser.language.arithmetic import describe
 from fuser.language.emitter import Emitter
 from fuser.language.tensors import Builtin, Tensor, unwrap
 from fuser.language.types import ElementType
@@ -36,12 +37,16 @@ def static_int(e: Emitter, value: Any, what: str) -> int:
         value = value.literal
     if isinstance(value, bool | float | str) or value is None:
         e.fail(f"{what} is {value!r}, which is no whole number")
-    if not isinstance(value, int):
+    if isinstance(value, int):
+        return value
+    if not isinstance(value, Tensor):
+        e.fail(f"{what} is {describe(value)}, which is no whole number")
+    if value.literal is None or value.shape:
         e.fail(
             f"{what} must be known while compiling",
             "make it a number, or an argument with the annotation constexpr",
         )
-    return int(value)
+    e.fail(f"{what} is {value.literal!r}, which is no whole number")
 
 
 def static_shape(e: Emitter, shape: Any) -> tuple[int, ...]:

@@ -122,6 +122,15 @@ def _has_lookup_of_ones(expression: Index) -> bool:
     return found
 
 
+def axis_of(e: Emitter, axis: int, rank: int, what: str) -> int:
+    """An axis of so many, counted from the front; a negative one counts from the end. what: the
+    call and its tile, for the error of one that is none."""
+    if not -rank <= axis < rank:
+        wanted = f"it is in [{-rank}, {rank - 1}]" if rank else "a number has no axis"
+        e.fail(f"{what} has no axis {axis}", wanted)
+    return axis % rank
+
+
 def expand_dims(e: Emitter, x: T, places: Sequence[int]) -> T:
     """New axes of 1 at the places, which count in the result."""
     return lift(x, lambda tile: _expand_dims(e, tile, places))
@@ -129,7 +138,10 @@ def expand_dims(e: Emitter, x: T, places: Sequence[int]) -> T:
 
 def _expand_dims(e: Emitter, x: Tensor, places: Sequence[int]) -> Tensor:
     rank = len(x.shape) + len(places)
-    new = sorted(place % rank for place in places)
+    new = sorted(axis_of(e, place, rank, f"expand_dims of {x.type} to {rank} axes")
+                 for place in places)  # fmt: skip
+    if len(set(new)) != len(new):
+        e.fail(f"expand_dims at {tuple(places)}, of which two are one axis")
     old = [a for a in range(rank) if a not in new]
     shape = tuple(1 if a in new else x.shape[old.index(a)] for a in range(rank))
     return _renamed(
@@ -144,7 +156,7 @@ def permute(e: Emitter, x: T, order: Sequence[int]) -> T:
 
 def _permute(e: Emitter, x: Tensor, order: Sequence[int]) -> Tensor:
     rank = len(x.shape)
-    wanted = tuple(axis % rank for axis in order) if rank else ()
+    wanted = tuple(axis_of(e, axis, rank, str(x.type)) for axis in order)
     if sorted(wanted) != list(range(rank)):
         e.fail(f"{tuple(order)} is not an order of the axes of {x.type}")
     shape = tuple(x.shape[a] for a in wanted)

@@ -49,7 +49,8 @@ def _squeeze(e: Emitter, x: Any, dim: Any = None) -> Any:
     """Without an axis of 1, or without all of them."""
     tile = x if isinstance(x, Pointer | Choice) else as_tensor(e, x)
     rank = len(tile.shape)
-    given = range(rank) if dim is None else [static_int(e, dim, "an axis") % max(1, rank)]
+    one = None if dim is None else static_int(e, dim, "an axis")
+    given = range(rank) if one is None else [shapes.axis_of(e, one, rank, f"squeeze: {tile.type}")]
     gone = [a for a in given if tile.shape[a] == 1]
     if dim is not None and not gone:
         e.fail(f"squeeze of axis {dim} of {tile.type}", "only axes of 1 can go")
@@ -119,9 +120,9 @@ def _interleave(e: Emitter, a: Any, b: Any) -> Tensor:
 def _cat(e: Emitter, input: Any, other: Any, can_reorder: Any = False, dim: Any = 0) -> Tensor:
     """The elements of one tile, then those of the other, along an axis."""
     x, y = _alike(e, input, other)
-    axis = static_int(e, dim, "the dim of cat") % max(1, len(x.shape))
-    joined = pieces.join(e, x, y)
     rank = len(x.shape)
+    axis = shapes.axis_of(e, static_int(e, dim, "the dim of cat"), rank, f"cat: {x.type}")
+    joined = pieces.join(e, x, y)
     order = [*range(axis), rank, *range(axis, rank)]
     shape = tuple(2 * n if a == axis else n for a, n in enumerate(x.shape))
     return shapes.reshape(e, shapes.permute(e, joined, order), shape)
@@ -137,7 +138,8 @@ def _flip(e: Emitter, x: Any, dim: Any = None) -> Tensor:
 def _gather(e: Emitter, src: Any, index: Any, axis: Any) -> Tensor:
     """Elements of a tile at other places along an axis."""
     x, at = as_tensor(e, src), as_tensor(e, index)
-    place = static_int(e, axis, "the axis of gather") % len(x.shape)
+    given = static_int(e, axis, "the axis of gather")
+    place = shapes.axis_of(e, given, len(x.shape), f"gather: {x.type}")
     if not at.dtype.is_int() or len(at.shape) != len(x.shape):
         e.fail(f"gather of {x.type} at {at.type}", "the index is a tile of integers of equal rank")
     return folds.gathered(e, x, at, place)

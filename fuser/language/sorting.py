@@ -14,7 +14,7 @@ from fuser.language import folds, shapes
 from fuser.language.arithmetic import as_tensor, cast, compare, mapped, where
 from fuser.language.emitter import Emitter
 from fuser.language.registry import builtin, static_int
-from fuser.language.tensors import Tensor
+from fuser.language.tensors import Tensor, unwrap
 from fuser.language.types import float32, int1, int32
 from fuser.tilegen.index import Index, axis
 
@@ -61,9 +61,7 @@ def _prepared(e: Emitter, what: str, x: Any, dim: Any) -> tuple[Tensor, list[int
     if not rank:
         e.fail(f"{what} of {tile.type}", "it takes a tile")
     place = rank - 1 if dim is None else static_int(e, dim, f"the dim of {what}")
-    if not -rank <= place < rank:
-        e.fail(f"{what}: {tile.type} has no axis {place}")
-    place %= rank
+    place = shapes.axis_of(e, place, rank, f"{what}: {tile.type}")
     extent = tile.shape[place]
     if extent & (extent - 1):
         e.fail(f"{what} of {extent} elements", "their number must be a power of 2")
@@ -95,21 +93,24 @@ def bitonic_merge(e: Emitter, x: Any, dim: Any = None, descending: Any = False) 
 
 
 @builtin("topk")
-def topk(e: Emitter, x: Any, k: Any, dim: Any = None) -> Tensor:
-    """The k greatest elements along an axis (the last), the greatest first."""
+def topk(e: Emitter, x: Any, k: Any, dim: Any = None, descending: Any = True) -> Tensor:
+    """The k greatest elements along an axis (the last), the greatest first; descending=False: the k
+    least, the least first."""
     tile, back = _prepared(e, "topk", x, dim)
     count = static_int(e, k, "k of topk")
+    down = bool(unwrap(descending))
     extent = tile.shape[-1]
     if count & (count - 1) or not 1 <= count <= extent:
-        e.fail(f"the {count} greatest of {extent} elements", f"k is a power of 2 up to {extent}")
-    tile = _runs(e, tile, count, 1 if count == extent else None)
+        what = "greatest" if down else "least"
+        e.fail(f"the {count} {what} of {extent} elements", f"k is a power of 2 up to {extent}")
+    tile = _runs(e, tile, count, int(down) if count == extent else None)
     while extent > count:
-        # A run up beside one down: the greater of each pair are the greatest, and rise and fall.
+        # A run up beside one down: the best of each pair are the best, and rise and fall once.
         extent //= 2
         pairs = shapes.reshape(e, tile, (*tile.shape[:-1], extent // count, 2, count))
-        fn = folds.extreme_fold(tile.dtype, True)
+        fn = folds.extreme_fold(tile.dtype, down)
         best = folds.folded(e, fn, pairs, len(pairs.shape) - 2)
         tile = shapes.reshape(e, best, (*tile.shape[:-1], extent))
         turns = axis(len(tile.shape) - 1, extent) // count % 2
-        tile = _merged(e, tile, count, 1 if extent == count else turns)
+        tile = _merged(e, tile, count, int(down) if extent == count else turns)
     return _restored(e, tile, back, x)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fuser.language import arrays, choices, loops, pointwise
+from fuser.language.aggregates import Aggregate
 from fuser.language.applying import RUNTIME
 from fuser.language.arithmetic import as_tensor, cast, describe, is_number, to_bool
 from fuser.language.expressions import Expressions
@@ -89,6 +90,12 @@ class Statements(Expressions):
                     self.assign(item, part)
             case ast.Subscript():
                 self.store_item(target, value)
+            case ast.Attribute() if isinstance(unwrap(self.value(target.value)), Aggregate):
+                name = target.attr
+                self.e.fail(
+                    f"an assignment to {ast.unparse(target)}",
+                    f"objects do not change: aggregate_replace(x, {name}=...) makes another one",
+                )
             case _:
                 self.e.fail(
                     f"an assignment to {ast.unparse(target)}",

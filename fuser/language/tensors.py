@@ -11,11 +11,14 @@ What is known while compiling (constexpr) is a plain Python object: an int, a dt
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fuser.language.types import BlockType, ElementType, PointerType
+import numpy as np
+
+from fuser.language.types import BY_NAME, BlockType, ElementType, PointerType
 
 if TYPE_CHECKING:  # what decorators need of this module loads without the compiler
     from fuser.tilegen.index import Index
@@ -31,8 +34,12 @@ class Bound:
     limit: Index
 
 
+class RuntimeValue:
+    """What a kernel knows at run time only: tensors, pointers and block pointers."""
+
+
 @dataclass(eq=False)
-class Tensor:
+class Tensor(RuntimeValue):
     """A number (shape ()) or a tile of numbers.
 
     Of `literal`, `index`, `bounds` (with `rest`) and `made`, at least one says what it is. literal:
@@ -59,7 +66,7 @@ class Tensor:
 
 
 @dataclass(eq=False)
-class Pointer:
+class Pointer(RuntimeValue):
     """A pointer, or a tile of them: places `offset` elements behind the start of a buffer.
 
     element: what is read there. layout: of an array argument, its shape and strides
@@ -89,7 +96,7 @@ class Pointer:
 
 
 @dataclass(eq=False)
-class Choice:
+class Choice(RuntimeValue):
     """A pointer that branches set to one argument or another: of `pointers`, which are of one type
     and shape, the one with the number `which`."""
 
@@ -151,7 +158,10 @@ class Builtin:
     doc: str = ""
     host: Any = None
 
-    def __call__(self, *args: object, **named: object) -> Any:
+    def __call__(self, *args: object, **named: Any) -> Any:
+        e = named.pop("_semantic", None)
+        if e is not None:  # called by Python that runs while a kernel is compiled
+            return self.call(e, *map(unwrap, args), **{n: unwrap(a) for n, a in named.items()})
         if self.host is not None:
             return self.host(*args, **named)
         from fuser.errors import LanguageError
@@ -171,7 +181,7 @@ class Constexpr:
     value: Any
 
     def __init__(self, value: Any = None) -> None:
-        self.value = value.value if isinstance(value, Constexpr) else value
+        self.value = unwrap(value)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Call a function that is a constant: kernels do so while they are compiled."""
@@ -179,6 +189,41 @@ class Constexpr:
 
     def __repr__(self) -> str:
         return f"constexpr[{self.value}]"
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __index__(self) -> int:
+        return operator.index(self.value)
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __getitem__(self, at: Any) -> Constexpr:
+        return Constexpr(self.value[unwrap(at)])
+
+
+def _operators() -> None:
+    """Operators of constexprs give constexprs: in Python that runs while a kernel is compiled, and
+    outside of kernels."""
+
+    def forward(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self, *others: Constexpr(function(self.value, *map(unwrap, others)))
+
+    def backward(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self, other: Constexpr(function(unwrap(other), self.value))
+
+    both = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift",
+            "and_", "or_", "xor")  # fmt: skip
+    for name in both:
+        word = name.rstrip("_")
+        setattr(Constexpr, f"__{word}__", forward(getattr(operator, name)))
+        setattr(Constexpr, f"__r{word}__", backward(getattr(operator, name)))
+    for name in ("neg", "pos", "invert", "abs", "eq", "ne", "lt", "le", "gt", "ge"):
+        setattr(Constexpr, f"__{name}__", forward(getattr(operator, name)))
+
+
+_operators()
 
 
 class ConstantFunction:
@@ -193,13 +238,26 @@ class ConstantFunction:
         return self.function(*args, **named)
 
 
+def plain(value: Any) -> Any:
+    """A NumPy scalar as the Python number that it is, a type or constexpr of an installed Triton as
+    ours; anything else as it is."""
+    kind = type(value)
+    if kind.__module__ == "triton.language.core":
+        if kind.__name__ == "constexpr":
+            return unwrap(value.value)
+        return BY_NAME.get(str(value), value) if kind.__name__ == "dtype" else value
+    return value.item() if isinstance(value, np.bool_ | np.integer | np.floating) else value
+
+
 def unwrap(value: Any) -> Any:
-    """What a Constexpr holds; anything else as it is."""
-    return value.value if isinstance(value, Constexpr) else value
+    """What a Constexpr holds, and of a NumPy scalar the number; anything else as it is."""
+    return plain(value.value if isinstance(value, Constexpr) else value)
 
 
 def is_constexpr(annotation: Any) -> bool:
     """Whether an annotation says that a value is known while compiling."""
+    if isinstance(annotation, type) and annotation.__module__ == "triton.language.core":
+        annotation = annotation.__name__  # of an installed Triton
     return annotation is Constexpr or (
         isinstance(annotation, str) and annotation.rsplit(".", 1)[-1] == "constexpr"
     )

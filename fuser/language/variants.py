@@ -176,8 +176,9 @@ def launch(variant: Variant, found: Arguments, grid: Sequence[int]) -> None:
     device, ordinal = found.device
     for leaf, record in found.records.items():
         record.require(
-            program.kernel.name, writes=leaf in variant.writes, device=device, ordinal=ordinal
-        )
+            found.names.get(leaf, program.kernel.name), writes=leaf in variant.writes,
+            device=device, ordinal=ordinal, kernel=program.kernel.name,
+        )  # fmt: skip
     records = found.records
     pointers = [0 if leaf == MEMORY else records[leaf].address for leaf in program.buffers]
     values = sizes_of(program, found, grid)

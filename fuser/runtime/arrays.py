@@ -62,17 +62,22 @@ class ArrayRecord:
         """Where it is, as messages say it."""
         return "the CPU" if self.device == "cpu" else f"GPU {self.ordinal}"
 
-    def require(self, where: str, *, writes: bool, device: str, ordinal: int = 0) -> None:
-        """Raise FeedError unless a kernel on this device can use it, and write it if it does."""
+    def require(
+        self, name: str, *, writes: bool, device: str, ordinal: int = 0, kernel: str = ""
+    ) -> None:
+        """Raise FeedError unless a kernel on this device can use it, and write it if it does. name:
+        that of the argument; kernel: that of the kernel, for the error."""
         wanted = "the CPU" if device == "cpu" else f"GPU {ordinal}"
         if self.place != wanted:
             raise FeedError(
-                f"{where} is on {self.place}, the kernel runs on {wanted}",
+                f"{name} is on {self.place}, the kernel runs on {wanted}",
+                where=kernel,
                 hint="put every array of a launch on one device",
             )
         if writes and not self.writeable:
             raise FeedError(
-                f"{where} is read-only, and the kernel writes it",
+                f"{name} is read-only, and the kernel writes it",
+                where=kernel,
                 hint="pass an array of your own, such as a copy",
             )
 

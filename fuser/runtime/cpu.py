@@ -156,6 +156,23 @@ class CpuExecutor:
         """What one run at a time uses, for the caller to keep."""
         return self._take()
 
+    def caller(self, context: _Context) -> Callable[[], None]:
+        """What runs the kernels, without the copies, on the addresses in a context. Not for plans
+        with collectives."""
+        pool = get_pool(self.threads) if self._parallel else None
+        pointer = pool.pointer if pool is not None else None
+        return functools.partial(self._run, context.pointer, pointer, None)
+
+    def copies_between(
+        self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """What a run copies after its kernels: bytes of an output, and where they come from."""
+        places = [*inputs, *outputs, *self.constants]
+        return [
+            (_bytes_of(places[target])[:size], _bytes_of(places[source])[:size])
+            for target, source, size in self._copies
+        ]
+
     def at(self, fixed: Mapping[int, int]) -> Steady:
         """See `Plan.at`."""
         count = len(self.program.inputs) + len(self.program.outputs)
@@ -305,6 +322,11 @@ class CpuExecutor:
             records.append((0, entry, at, len(launch.arguments), programs, chunks, 0, 0))
             labels.append(position)
         return np.array(records, _RECORD), labels
+
+
+def _bytes_of(array: np.ndarray) -> np.ndarray:
+    """A view of a C-contiguous array as bytes."""
+    return array.reshape(-1).view(np.uint8)
 
 
 def _check_host(program: Program) -> None:

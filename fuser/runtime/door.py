@@ -101,12 +101,17 @@ def _word(address: int, signed: bool = False) -> int:
     return kind.from_address(address).value
 
 
+def clock() -> int:
+    """The address of the function `clock_gettime`, by which native launches are measured."""
+    return _address(ctypes.CDLL(None).clock_gettime)
+
+
 @functools.cache
 def _library() -> Linked:
     found = _element_size()
     assert found is not None
     data, symbols = _of_python(native_door.DATA_IMPORTS, native_door.IMPORTS)
-    symbols["clock_gettime"] = _address(ctypes.CDLL(None).clock_gettime)
+    symbols["clock_gettime"] = clock()
     symbols["fuser_spread"] = runtime_library()["fuser_spread"]
     text = native_door.door_ir(*found, data)
     return link_native(text, symbols, native_door.EXPORTS)

@@ -179,12 +179,16 @@ class Builder:
         *,
         compare: Value | None = None,
         mask: Value | None = None,
+        system: bool = False,
     ) -> Value:
-        """The values that were there before."""
+        """The values that were there before. value: of fn load, anything of the shape of the
+        result."""
         if value.dtype != view.dtype:
             raise VerifyError(f"atomic {fn} of {value!r} to {view!r}")
         at = _position(view, indices)
-        op = ops.Atomic(fn=fn, view=view, indices=at, value=value, compare=compare, mask=mask)
+        op = ops.Atomic(
+            fn=fn, view=view, indices=at, value=value, compare=compare, mask=mask, system=system
+        )
         return self._append(op, value.type)
 
     def atomic_add(self, view: View, indices: Sequence[Index | int], value: Value) -> None:

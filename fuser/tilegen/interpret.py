@@ -23,7 +23,7 @@ from fuser.errors import VerifyError
 from fuser.graph.ops.registry import primitive
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, Scalar
-from fuser.tilegen.interpreted_memory import ADD, READ, WRITE, AccessError, Memory, share
+from fuser.tilegen.interpreted_memory import ADD, LOOK, READ, WRITE, AccessError, Memory, share
 from fuser.tilegen.ir import Block, Buffer, Kernel, Op, View
 from fuser.tilegen.value import UNBOUNDED, Value
 
@@ -179,6 +179,8 @@ class _Program:
         """Values that something uses."""
         self.equal_stores = False
         self.aside: frozenset[str] = frozenset()
+        self.deeds = 0
+        """Counts what may have changed memory."""
 
     def block(self, block: Block) -> tuple[Array, ...]:
         """Run the ops; what the final Yield gives."""
@@ -272,6 +274,7 @@ class _Program:
             used, new = used[~equal], new[~equal]
         memory.check_distinct(used)
         memory.touch(used, self.program, "writer", WRITE)
+        self.deeds += 1
         memory.data[used + memory.origin] = new
         return ()
 
@@ -279,6 +282,7 @@ class _Program:
         address, inside = self.locate(op.view, op.indices, op.value.shape)
         memory = self.memory[op.view.buffer]
         used = address[inside]
+        self.deeds += 1
         memory.touch(used, self.program, "adder", ADD)
         np.add.at(memory.data, used + memory.origin, self.values[op.value][inside])
         return ()
@@ -289,6 +293,11 @@ class _Program:
         if memory.buffer.name not in self.aside:
             learns = any(value in self.read for value in op.results)
             memory.meet(address[inside], self.program, learns)
+        if op.fn == "load":
+            memory.touch(address[inside], self.program, "watcher", LOOK)
+            found = np.zeros(op.value.shape, dtype.numpy)
+            found[inside] = memory.data[address[inside] + memory.origin]
+            return (found,)
         memory.touch(address[inside], self.program, "adder", ADD)
         value = self.values[op.value]
         compare = value if op.compare is None else self.values[op.compare]
@@ -297,7 +306,11 @@ class _Program:
             if inside[at]:
                 place = address[at] + memory.origin
                 old[at] = memory.data[place]
-                memory.data[place] = _ATOMICS[op.fn](old[at], value[at], compare[at])
+                new = dtype.numpy.type(_ATOMICS[op.fn](old[at], value[at], compare[at]))
+                self.deeds += new.tobytes() != old[at].tobytes()
+                memory.data[place] = new
+                if op.fn == "store":
+                    old[at] = new
         return (old,)
 
     # values -------------------------------------------------------------------------------------
@@ -382,12 +395,16 @@ class _Program:
     def while_loop(self, op: ops.While) -> tuple[Array, ...]:
         carried = tuple(self.values[init] for init in op.inits)
         while True:
+            deeds = self.deeds
             for block in (op.condition, op.body):
                 for param, array in zip(block.params, carried, strict=True):
                     self.define(param, array)
             if not bool(self.block(op.condition)[0]):
                 return carried
-            carried = self.block(op.body)
+            before, carried = carried, self.block(op.body)
+            kept = all(a.tobytes() == b.tobytes() for a, b in zip(before, carried, strict=True))
+            if kept and deeds == self.deeds:  # the next iteration is this one again
+                raise AccessError("a loop waits for ever: no program before this one ends it")
 
     def branch(self, op: ops.If) -> tuple[Array, ...]:
         return self.block(op.then if bool(self.values[op.condition]) else op.other)
@@ -410,6 +427,7 @@ _ATOMICS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "or": lambda old, value, _: old | value,
     "xor": lambda old, value, _: old ^ value,
     "exchange": lambda old, value, _: value,
+    "store": lambda old, value, _: value,
     "compare_exchange": lambda old, value, want: value if old.tobytes() == want.tobytes() else old,
 }
 

@@ -24,8 +24,10 @@ NOBODY, MANY = -1, -2  # who touched an element; otherwise the number of the one
 
 READ = (("writer", "stored"), ("adder", "added to"))
 """What a read may not meet, and what it is called."""
-WRITE = (("writer", "stored"), ("reader", "read"), ("adder", "added to"))
+WRITE = (("writer", "stored"), ("reader", "read"), ("adder", "added to"), ("watcher", "read"))
 ADD = (("writer", "stored"), ("reader", "read"))
+LOOK = (("writer", "stored"),)
+"""Of atomic loads, which atomics of others may meet."""
 
 
 class AccessError(VerifyError):
@@ -53,12 +55,13 @@ class AccessError(VerifyError):
 
 @dataclass(eq=False)
 class Ledger:
-    """Who touched each granule of some memory. order: by program those that it comes behind, the
-    same for all memory."""
+    """Who touched each granule of some memory; watcher: with atomic loads. order: by program those
+    that it comes behind, the same for all memory."""
 
     writer: Array
     reader: Array
     adder: Array
+    watcher: Array
     stamp: Array
     order: dict[int, set[int]]
     met: dict[int, set[int]] = field(default_factory=dict)
@@ -66,8 +69,8 @@ class Ledger:
 
     @classmethod
     def of(cls, granules: int, order: dict[int, set[int]]) -> Ledger:
-        writer, reader, adder = (np.full(granules, NOBODY, np.int32) for _ in range(3))
-        return cls(writer, reader, adder, np.zeros(granules, np.int32), order)
+        writer, reader, adder, watcher = (np.full(granules, NOBODY, np.int32) for _ in range(4))
+        return cls(writer, reader, adder, watcher, np.zeros(granules, np.int32), order)
 
     def touch(
         self, at: Array, program: int, mark: str, conflicts: Sequence[tuple[str, str]]

@@ -14,7 +14,9 @@ from fuser.tilegen.value import Value
 ReduceFn = Literal[
     "sum", "max", "min", "prod", "fmax", "fmin", "bitwise_and", "bitwise_or", "bitwise_xor"
 ]
-AtomicFn = Literal["add", "max", "min", "and", "or", "xor", "exchange", "compare_exchange"]
+AtomicFn = Literal[
+    "add", "max", "min", "and", "or", "xor", "exchange", "compare_exchange", "load", "store"
+]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -104,6 +106,8 @@ class Atomic(Op):
     what a program wrote before is seen by one that finds its result.
 
     fn exchange takes value[c]; compare_exchange takes it where `compare[c]` was there, bit by bit.
+    load leaves memory as it is and acquires only; store takes value[c], which is its result, and
+    releases only. system: seen whole by the host and other devices, too.
     """
 
     opcode: ClassVar[str] = "atomic"
@@ -113,6 +117,7 @@ class Atomic(Op):
     value: Value
     compare: Value | None = None
     mask: Value | None = None
+    system: bool = False
 
     @property
     def has_effect(self) -> bool:

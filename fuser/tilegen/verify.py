@@ -155,7 +155,9 @@ class _Verifier:
                     yield op.value.type
                 _require(op.value.dtype is op.view.dtype, f"{op.value!r} goes to {op.view!r}")
                 role = op.view.buffer.role
-                _require(role in ("output", "workspace"), f"a store to the {role} {op.view!r}")
+                reads = isinstance(op, ops.Atomic) and op.fn == "load"
+                stored = reads or role in ("output", "workspace")
+                _require(stored, f"a store to the {role} {op.view!r}")
             case ops.Map():
                 yield self.map(op)
             case ops.Cast():

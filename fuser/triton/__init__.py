@@ -6,6 +6,7 @@ import fuser.triton.language as tl
 
 from __future__ import annotations
 
+from fuser.language.aggregates import aggregate
 from fuser.triton import compiler, knobs, language, runtime, testing, tools
 from fuser.triton.ahead import compile
 from fuser.triton.allocation import set_allocator
@@ -22,8 +23,8 @@ __version__ = "3.6.0"
 
 __all__ = [
     "CompilationError", "Config", "InterpreterError", "JITFunction", "KernelInterface",
-    "MockTensor", "OutOfResources", "TensorWrapper", "TritonError", "autotune", "cdiv", "compile",
-    "compiler", "constexpr_function", "heuristics", "imports", "jit", "knobs", "language",
-    "must_use_result", "next_power_of_2", "reinterpret", "runtime", "set_allocator", "testing",
-    "tools",
+    "MockTensor", "OutOfResources", "TensorWrapper", "TritonError", "aggregate", "autotune", "cdiv",
+    "compile", "compiler", "constexpr_function", "heuristics", "imports", "jit", "knobs",
+    "language", "must_use_result", "next_power_of_2", "reinterpret", "runtime", "set_allocator",
+    "testing", "tools",
 ]  # fmt: skip

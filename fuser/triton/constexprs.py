@@ -43,10 +43,27 @@ class ConstexprFunction:
             self.hash = hashlib.sha256(self.src.encode()).hexdigest()
         return self.hash
 
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        """As a method: with the object as its first argument."""
+        return self if owner is None else BoundConstexprFunction(self, owner)
+
     def __call__(self, *args: Any, **named: Any) -> Any:
         plain = [arg.value if isinstance(arg, Constexpr) else arg for arg in args]
         known = {k: v.value if isinstance(v, Constexpr) else v for k, v in named.items()}
         return self.fn(*plain, **known)
+
+
+class BoundConstexprFunction:
+    """A constexpr function as a method of an object."""
+
+    __constexpr_function__ = True
+
+    def __init__(self, function: ConstexprFunction, owner: Any) -> None:
+        self.__func__, self.__self__ = function, owner
+        self.__name__ = function.__name__
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        return self.__func__(self.__self__, *args, **named)
 
 
 def constexpr_function(fn: Callable[..., Any]) -> ConstexprFunction:

@@ -29,13 +29,21 @@ class Utils:
         self.on_gpu = on_gpu
 
     def get_device_properties(self, device: int = 0) -> dict[str, Any]:
+        """Sizes of a device; of a GPU its clocks too, in kHz, and the width of its memory in
+        bits."""
         from fuser.pipeline.devices import choose_target
+        from fuser.runtime.driver import attribute
 
         target = choose_target("cuda" if self.on_gpu else "cpu")
         cores = os.cpu_count() or 1
         if self.on_gpu:
             cores = int(_torch().cuda.get_device_properties(device).multi_processor_count)
-        return {
+        clocks = {} if not self.on_gpu else {
+            "sm_clock_rate": attribute("CLOCK_RATE", device),
+            "mem_clock_rate": attribute("MEMORY_CLOCK_RATE", device),
+            "mem_bus_width": attribute("GLOBAL_MEMORY_BUS_WIDTH", device),
+        }  # fmt: skip
+        return clocks | {
             "max_shared_mem": target.shared_bytes,
             "max_num_regs": 65536,
             "multiprocessor_count": cores,

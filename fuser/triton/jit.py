@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fuser.language.aggregates import Aggregate
 from fuser.language.jit import OPTIONS, KernelFunction, grid_of
 from fuser.language.tensors import Constexpr
 from fuser.triton import knobs
@@ -340,6 +341,10 @@ def _uses(function: Any) -> list[str]:
         value = scope.get(name)
         if isinstance(value, JITFunction | ConstexprFunction) and value is not function:
             found.append(value.cache_key)
+        elif isinstance(value, type) and issubclass(value, Aggregate):
+            found.append(f"{name}: {value._aggregate_fields}")
+            for method in value._aggregate_methods.values():
+                found += [method.cache_key] if hasattr(method, "cache_key") else []
         elif isinstance(value, Constexpr):
             found.append(f"{name}={value!r}")
     return found

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from fuser.errors import DeviceError, UsageError
+from fuser.triton.absent import function
 from fuser.triton.driver import driver
 from fuser.triton.timing import measure, measure_in_graph
 
@@ -131,4 +133,105 @@ def perf_report(benchmarks: Any) -> Callable[[Callable[..., Any]], Mark]:
     return lambda fn: Mark(fn, benchmarks)
 
 
-__all__ = ["Benchmark", "Mark", "assert_close", "do_bench", "do_bench_cudagraph", "perf_report"]
+# what devices can do ------------------------------------------------------------------------------
+
+TENSOR_CORES: dict[int, dict[int, int]] = {
+    7: {16: 256}, 8: {32: 256, 16: 512, 8: 1024},
+}  # fmt: skip
+"""By the major compute capability (later ones as 8) and the bits of a number: operations a clock of
+a quarter of a multiprocessor, as Triton counts them."""
+SIMD = {32: 32, 16: 64}
+KILO, TERA = 1e3, 1e12
+QUARTERS = 4
+
+
+def get_dram_gbps(device: Any = None) -> float:
+    """Gigabytes a second of the memory of a GPU by its clock and its width; of the CPU what fuser's
+    cost model takes it to give."""
+    active = driver.active
+    if active.on_gpu:
+        number = active.get_current_device() if device is None else int(device)
+        facts = active.utils.get_device_properties(number)
+        rate = facts["mem_clock_rate"] * KILO * facts["mem_bus_width"] / 8 * 2  # two a clock
+        if rate:  # some drivers tell no clock
+            return float(rate / 1e9)
+    return float(_target().bandwidth / 1e9)
+
+
+def get_max_tensorcore_tflops(dtype: Any, clock_rate: float, device: Any = None) -> float:
+    """10 ** 12 operations a second of the tensor cores of a GPU at a clock in kHz, as Triton counts
+    them; of the CPU what fuser's cost model takes it to give, whatever the clock is. Raises
+    UsageError for a type that they do not multiply."""
+    bits = _bits(dtype)
+    if not driver.active.on_gpu:
+        return _of_cpu(dtype, bits, (8, 16, 32))
+    major = _capability(device)[0]
+    return _quarters(dtype, bits, TENSOR_CORES[min(max(major, 7), 8)], clock_rate, device)
+
+
+def get_max_simd_tflops(dtype: Any, clock_rate: float, device: Any = None) -> float:
+    """10 ** 12 operations a second of a GPU without its tensor cores at a clock in kHz, as Triton
+    counts them; of the CPU as get_max_tensorcore_tflops. Raises UsageError for a type that is
+    neither float32 nor of 16 bits."""
+    bits = _bits(dtype)
+    if not driver.active.on_gpu:
+        return _of_cpu(dtype, bits, (16, 32))
+    return _quarters(dtype, bits, SIMD, clock_rate, device)
+
+
+def _target() -> Any:
+    from fuser.pipeline.devices import choose_target
+
+    return choose_target("cuda" if driver.active.on_gpu else "cpu")
+
+
+def _bits(dtype: Any) -> int:
+    from fuser.triton._utils import get_primitive_bitwidth
+
+    return get_primitive_bitwidth(str(dtype))
+
+
+def _of_cpu(dtype: Any, bits: int, known: Sequence[int]) -> float:
+    if bits not in known:
+        raise UsageError(f"nothing is known of operations on {dtype}", hint="float32 or float16")
+    target = _target()
+    return float((target.flops_f16 if bits == 16 else target.flops_f32) / TERA)
+
+
+def _capability(device: Any) -> tuple[int, int]:
+    number = driver.active.get_current_device() if device is None else device
+    found: tuple[int, int] = driver.active.get_device_capability(number)
+    return found
+
+
+def _quarters(
+    dtype: Any, bits: int, table: dict[int, int], clock_rate: float, device: Any
+) -> float:
+    if bits not in table:
+        raise UsageError(f"{dtype} is not multiplied there", hint=f"bits: {[*table]}")
+    number = driver.active.get_current_device() if device is None else int(device)
+    count = driver.active.utils.get_device_properties(number)["multiprocessor_count"] * QUARTERS
+    return float(count * clock_rate * KILO * table[bits] / TERA)
+
+
+def nvsmi(attrs: Sequence[str]) -> list[int]:
+    """What `nvidia-smi --query-gpu` tells of the first GPU: whole numbers, in the order of attrs.
+    Raises DeviceError where there is no such program, or no GPU."""
+    import subprocess
+
+    command = ["nvidia-smi", "-i", "0", f"--query-gpu={','.join(attrs)}",
+               "--format=csv,noheader,nounits"]  # fmt: skip
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return [int(item) for item in told.split(",")]
+    except (OSError, subprocess.CalledProcessError, ValueError) as error:
+        raise DeviceError(f"nvidia-smi does not tell {', '.join(attrs)}: {error}") from None
+
+
+set_gpu_clock = function("set_gpu_clock", "fuser changes no clocks", "use nvidia-smi")
+
+
+__all__ = [
+    "Benchmark", "Mark", "assert_close", "do_bench", "do_bench_cudagraph", "get_dram_gbps",
+    "get_max_simd_tflops", "get_max_tensorcore_tflops", "nvsmi", "perf_report", "set_gpu_clock",
+]  # fmt: skip

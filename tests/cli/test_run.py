@@ -24,7 +24,8 @@ SCHEMA_1_KEYS = [
 
 
 SCHEMA_KEYS = [
-    "schema", "model", "device", "target", "dims", "threads", "precision", "numerics", "rewrites", "kernels",
+    "schema", "model", "device", "target", "dims", "threads", "precision", "numerics",
+    "rewrites", "kernels",
     "boundary_bytes", "dram_bytes", "dram_bytes_cold", "packed_bytes", "latency_ms", "compile_s",
     "cache_hits", "peak_memory_bytes", "tuned", "fallbacks", "forced", "profile", "launches",
     "compare",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ import fuser.language as fl
 import fuser.triton as triton
 import fuser.triton.language as tl
 import fuser.triton.tools.tensor_descriptor
-from fuser.errors import LanguageError, UsageError
+from fuser.errors import FeedError, LanguageError, UsageError
 from fuser.language.outside import ChangedError
 from tests.language.launching import DEVICES, launch
 
@@ -230,3 +230,134 @@ def test_pointer_types_are_made_in_kernels() -> None:
     out = np.zeros(1, np.float32)
     kernel[(1,)](out, 7)
     assert out.view(np.int32)[0] == 7
+
+
+# numbers of NumPy ---------------------------------------------------------------------------------
+
+NUMPY_INTEGERS = [np.int64, np.int32, np.int16, np.int8, np.uint8, np.uint64]
+WIDTH = tl.constexpr(np.int64(4))
+EIGHT, HALF, TRUE = np.int32(8), np.float32(0.5), np.bool_(True)
+
+
+@triton.jit
+def filled(x, B: tl.constexpr, SIZES: tl.constexpr):
+    rows: tl.constexpr = SIZES[0]
+    if B > 2:
+        tl.store(x + tl.arange(0, B), 1.0 + rows * WIDTH)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", NUMPY_INTEGERS)
+def test_numpy_integers_are_constexprs(kind: Any, device: str) -> None:
+    for extent in (16, 8, 16, 4):
+        x = np.zeros(16, np.float32)
+        for _ in range(2):  # the second launch may be native
+            launch(filled, device, x, B=kind(extent), SIZES=(kind(3), kind(1)))
+        np.testing.assert_array_equal(x, np.where(np.arange(16) < extent, 13, 0))
+
+
+def test_a_numpy_integer_is_compiled_like_the_number() -> None:
+    @triton.jit
+    def kernel(x, B: tl.constexpr):
+        tl.store(x + tl.arange(0, B), 2.0)
+
+    for extent in (16, np.int64(16), np.int8(16)):
+        kernel[(1,)](np.zeros(16, np.float32), B=extent)
+    assert sum(map(len, kernel.variants.values())) == 1
+
+
+def test_numpy_numbers_as_defaults_results_and_globals() -> None:
+    @triton.constexpr_function
+    def doubled(n):
+        return np.int64(2 * n)
+
+    @triton.jit
+    def part(x, B: tl.constexpr = EIGHT, FACTOR: tl.constexpr = HALF):
+        tl.static_assert(B == 8)
+        return tl.load(x + tl.arange(0, B)) * FACTOR
+
+    @triton.jit
+    def kernel(x, out, ROUND: tl.constexpr = TRUE):
+        if ROUND:
+            tl.store(out + tl.arange(0, doubled(WIDTH)), part(x))
+
+    x, out = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
+    kernel[(1,)](x, out)
+    np.testing.assert_array_equal(out, x / 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [(np.float32(4), "4.0"), (np.array(16), "a ndarray"), ("a", "'a'"), (16.0, "16.0"),
+     (np.bool_(True), "True"), (np.ones(3), "a ndarray")],
+)  # fmt: skip
+def test_a_constexpr_that_is_no_whole_number(given: Any, shown: str) -> None:
+    with pytest.raises(LanguageError, match=f"an end of arange is {shown}, which is no whole"):
+        _plain[(1,)](np.zeros(16, np.float32), B=given)
+
+
+@triton.jit
+def _plain(x, B: tl.constexpr):
+    tl.store(x + tl.arange(0, B), 1.0)
+
+
+# arrays that cannot be written --------------------------------------------------------------------
+
+
+@triton.jit
+def copied(x, out, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, at < n), at < n)
+
+
+def frozen(x: Any) -> Any:
+    x = x.copy()
+    x.flags.writeable = False
+    return x
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int8, np.float64])
+@pytest.mark.parametrize("check", [False, True])
+def test_a_read_only_array_is_named(dtype: Any, check: bool) -> None:
+    x = np.ones(16, dtype)
+    out = np.zeros_like(x)
+    for _ in range(3):
+        copied[(1,)](frozen(x), out, 16, BLOCK=16, check=check)
+    np.testing.assert_array_equal(out, x)
+    with pytest.raises(FeedError, match=r"^out is read-only, and the kernel writes it") as caught:
+        copied[(1,)](x, frozen(out), 16, BLOCK=16, check=check)
+    assert caught.value.where == "copied"
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+def test_a_read_only_part_of_an_argument_is_named() -> None:
+    @fuser.kernel
+    def kernel(pair, rest):
+        fl.store(pair[0], 1.0)
+        fl.store(pair[1], 2.0)
+        fl.store(rest[1], 3.0)
+
+    def arrays() -> list[Any]:
+        return [np.zeros(4, np.float32) for _ in range(4)]
+
+    a, b, c, d = arrays()
+    kernel[(1,)](Pair(a, b), (c, d))
+    assert [x[0] for x in (a, b, c, d)] == [1, 2, 0, 3]
+    with pytest.raises(FeedError, match=r"^pair\.second is read-only"):
+        kernel[(1,)](Pair(a, frozen(b)), (c, d))
+    with pytest.raises(FeedError, match=r"^rest\.1 is read-only"):
+        kernel[(1,)](Pair(a, b), (c, frozen(d)))
+
+
+def test_a_read_only_array_of_a_descriptor_is_named() -> None:
+    @triton.jit
+    def kernel(desc):
+        desc.store([0, 0], tl.zeros((8, 8), tl.float32))
+
+    make = triton.tools.tensor_descriptor.TensorDescriptor.from_tensor
+    with pytest.raises(FeedError, match=r"^desc\.base is read-only"):
+        kernel[(1,)](make(frozen(np.zeros((8, 8), np.float32)), [8, 8]))

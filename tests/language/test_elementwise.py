@@ -181,3 +181,44 @@ def test_functions_work_in_kernels_only() -> None:
     for function in (fl.exp2, fl.load, fl.dot, fl.static_print):
         with pytest.raises(LanguageError, match="outside of a kernel"):
             function(1.0)
+
+
+@fuser.kernel
+def quotient(x, y, out, N: fl.constexpr, IEEE: fl.constexpr, APPROX: fl.constexpr):
+    at = fl.arange(0, N)
+    found = fl.fdiv(fl.load(x + at), fl.load(y + at), ieee_rounding=IEEE, approx=APPROX)
+    fl.store(out + at, found)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("approx", [False, True])
+@pytest.mark.parametrize("size", [1, 16, 96, 512])
+def test_fdiv(size: int, approx: bool, device: str) -> None:
+    x, y = (RNG.standard_normal(size).astype(np.float32) for _ in range(2))
+    out = np.zeros(size, np.float32)
+    launch(quotient, device, x, y, out, N=size, IEEE=False, APPROX=approx)
+    close(out, x.astype(np.float64) / y)
+
+
+def test_approximate_division_of_special_values() -> None:
+    x = np.array([0, -0.0, 1, -1, np.inf, np.nan, 0, 1], np.float32)
+    y = np.array([1, 1, 0, 0, 2, 1, 0, np.inf], np.float32)
+    out = np.ones(8, np.float32)
+    launch(quotient, "cpu", x, y, out, N=8, IEEE=False, APPROX=True)
+    with np.errstate(all="ignore"):
+        want = x / y
+    np.testing.assert_array_equal(out, want)
+    np.testing.assert_array_equal(np.signbit(out[:5]), np.signbit(want[:5]))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
+def test_approximate_division_is_for_float32(dtype: Any) -> None:
+    x = np.ones(16, dtype)
+    with pytest.raises(LanguageError, match=r"fdiv of .* with approx"):
+        quotient[(1,)](x, x, x.copy(), N=16, IEEE=False, APPROX=True)
+
+
+def test_one_rounding_of_a_division_is_chosen() -> None:
+    x = np.ones(16, np.float32)
+    with pytest.raises(LanguageError, match="ieee_rounding and approx"):
+        quotient[(1,)](x, x, x.copy(), N=16, IEEE=True, APPROX=True)

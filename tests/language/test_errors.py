@@ -73,7 +73,7 @@ SYNTAX = {
     "dict": ("a = {'b': 1}  #!", "no dict", "tuple"),
     "set": ("a = {1, 2}  #!", "no set", "tuple"),
     "star assignment": ("a, *b = (1, 2, 3)  #!", "starred", ""),
-    "chained comparison": ("a = 0 < n < 4  #!", "chained comparison", "&"),
+    "chained comparison": ("a = 0 < n < 'b'  #!", "'b' is not a number", ""),
     "for else": ("for i in range(n):  #!\n    pass\nelse:\n    pass", "`else` of a loop", ""),
     "while else": ("while n > 4:  #!\n    n = n // 2\nelse:\n    pass", "`else` of a loop", ""),
     "matrix product": ("a = fl.zeros((4, 4), fl.float32)\nb = a @ a  #!", "@", "dot"),

@@ -79,20 +79,42 @@ def test_sort_needs_a_power_of_two() -> None:
 
 
 @fuser.kernel
-def greatest(x, out, M: fl.constexpr, N: fl.constexpr, K: fl.constexpr):
+def greatest(x, out, M: fl.constexpr, N: fl.constexpr, K: fl.constexpr, DOWN: fl.constexpr):
     at = fl.arange(0, M)[:, None] * N + fl.arange(0, N)[None, :]
-    found = fl.topk(fl.load(x + at), K)
+    found = fl.topk(fl.load(x + at), K, descending=DOWN)
     fl.store(out + fl.arange(0, M)[:, None] * K + fl.arange(0, K)[None, :], found)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("down", [True, False])
 @pytest.mark.parametrize("k", [1, 2, 8, 64])
-def test_topk(k: int, dtype: Any, device: str) -> None:
+def test_topk(k: int, down: bool, dtype: Any, device: str) -> None:
     x = numbers((4, 64), dtype)
     out = np.zeros((4, k), dtype)
-    launch(greatest, device, x, out, M=4, N=64, K=k)
-    np.testing.assert_array_equal(out, np.sort(x, 1)[:, ::-1][:, :k])
+    launch(greatest, device, x, out, M=4, N=64, K=k, DOWN=down)
+    ordered = np.sort(x, 1)
+    np.testing.assert_array_equal(out, (ordered[:, ::-1] if down else ordered)[:, :k])
+
+
+def test_topk_gives_the_greatest_where_nothing_is_said() -> None:
+    @fuser.kernel
+    def kernel(x, out):
+        at = fl.arange(0, 16)
+        fl.store(out + fl.arange(0, 4), fl.topk(fl.load(x + at), 4))
+        fl.store(out + 4 + fl.arange(0, 2), fl.topk(fl.load(x + at), 2, 0, False))
+
+    x = numbers((16,), np.float32)
+    out = np.zeros(6, np.float32)
+    kernel[(1,)](x, out)
+    np.testing.assert_array_equal(out, [*np.sort(x)[::-1][:4], *np.sort(x)[:2]])
+
+
+@pytest.mark.parametrize("down", [True, False])
+def test_topk_takes_no_more_than_there_are(down: bool) -> None:
+    x = numbers((1, 4), np.float32)
+    with pytest.raises(LanguageError, match=f"the 8 {'greatest' if down else 'least'} of 4"):
+        greatest[(1,)](x, x.copy(), M=1, N=4, K=8, DOWN=down)
 
 
 @fuser.kernel

@@ -25,7 +25,8 @@ from tests.malformed.kinds import KINDS, info, model, node
 from tests.malformed.worker import Worker
 
 FAMILIES = (files, graphs, values)
-SECONDS = 5.0
+MOST_CALLS = 5_000_000
+"""Of Python functions: what a hostile model may cost."""
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +39,14 @@ def worker() -> Iterator[Worker]:
 @pytest.mark.parametrize("name", KINDS)
 def test_kind(name: str, worker: Worker, tmp_path: Path) -> None:
     path = KINDS[name].write(tmp_path)
-    answer = worker.run("run", "--device", "cpu", "--iterations", "0", str(path), limit=4 * SECONDS)
+    answer = worker.run("run", "--device", "cpu", "--iterations", "0", str(path))
     assert answer.code in KINDS[name].codes, answer
     assert "Traceback" not in answer.err and "internal error" not in answer.err
     if answer.code:
         lines = answer.err.strip().splitlines()
         assert lines[-1].startswith("error: ") and not any("error" in line for line in lines[:-1])
         assert "\x1b" not in lines[-1] and len(lines[-1]) < 5000
-    assert answer.seconds < SECONDS
+    assert answer.calls < MOST_CALLS
     assert "root:" not in answer.out + answer.err  # nothing of /etc/passwd
 
 

@@ -20,8 +20,8 @@ from tests.opinfo.judge import (
     with_indices_of,
 )
 
-LEAVES = "fuser leaves a graph to PyTorch: "
-"""How the warning of a graph that runs in PyTorch begins."""
+LEAVES = re.compile("fuser leaves (a graph|operators) to PyTorch: ")
+"""How the warning of what runs in PyTorch begins."""
 
 SEEDS = (2, 3, 4, 5)
 """An operator whose result is another one with one of these draws random numbers."""
@@ -158,7 +158,7 @@ def _compiled(call: Any, compute: Any, operands: Any, route: str) -> tuple[Any, 
         warnings.simplefilter("always")
         found = compute(torch.compile(call, backend=counted, dynamic=False), operands)
     texts = [str(item.message) for item in caught]
-    return found, graphs, [plain(text) for text in texts if text.startswith(LEAVES)]
+    return found, graphs, [plain(text) for text in texts if LEAVES.match(text)]
 
 
 def _eagerly(module: Any, inputs: Any) -> Any:
@@ -189,6 +189,9 @@ def _traced_problem(
 
 def plain(text: str) -> str:
     """A reason without what differs from sample to sample."""
-    text = text.removeprefix(LEAVES).replace("operators that are not supported: ", "")
-    text = text.split("; torch.compile runs")[0].split(" (at ")[0]
-    return re.sub(r"\d+(, \d+)*", "n", text) if not text.startswith("aten.") else text
+    text = re.sub(r"\. (It has little else|What is around).*", "", LEAVES.sub("", text))
+    missing = re.findall(r"(\S+)(?: \(\d+ times\))? is not supported(?: \(|;|\.|$)", text)
+    if missing:
+        return ", ".join(sorted(set(missing)))
+    text = text.partition("is not supported here: ")[2] or text
+    return re.sub(r"\d+(, \d+)*", "n", text.split(" (", 1)[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,8 +14,11 @@ from fuser.partition import partition
 from fuser.partition.partition import Options
 from models import MODELS
 from tests.partition.support import TARGETS, check, kinds
+from tests.test_growth import counted
 
 DIMS = {"batch": 2, "sequence": 16}
+MOST_CALLS = 500
+"""Of Python functions, a node; 120 to 240 are made."""
 
 
 def model_graph(name: str, **options: Any) -> Graph:
@@ -49,9 +52,8 @@ LLAMA = dict(layers=16, kv_heads=2, intermediate=96, **SMALL)
 def test_kernel_counts(name: str, options: dict[str, Any], most: int) -> None:
     graph = model_graph(name, **options)
     for where, target in TARGETS.items():
-        started = time.process_time()
         cut = partition(graph, target)
-        assert time.process_time() - started < 2, where
+        assert counted(partial(partition, graph, target)) < MOST_CALLS * len(graph.nodes), where
         assert len(cut.regions) <= most, where
         assert "host" not in kinds(cut), where
         if name != "resnet50":

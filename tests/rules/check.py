@@ -277,7 +277,10 @@ def _allowed(
         if narrow:  # at least as near as what rounded between the operators
             close |= np.abs(wide - true) <= np.abs(one.astype(np.float64) - true)
         overflown = np.isinf(wide) & (np.abs(true) >= float(ml_dtypes.finfo(one.dtype).max))
-    return close | (overflown & (np.signbit(wide) == np.signbit(true)))
+    allowed = close | (overflown & (np.signbit(wide) == np.signbit(true)))
+    if not narrow:  # the same special values
+        allowed &= (np.isinf(one) == np.isinf(two)) & (np.isnan(one) == np.isnan(two))
+    return allowed
 
 
 def ulp(true: Array, dtype: np.dtype[Any]) -> Array:

@@ -22,12 +22,16 @@ REFUSE_LATE, REFUSE_NO_TEXT = 673, 674
 ONCE = "FAKE_COMPILER_ONCE"
 """The variable that names a file: KILLED and STOPPED happen only while it is missing."""
 
+TOGETHER = "FAKE_COMPILER_TOGETHER"
+"""The variable `count:folder`: no kernel is done before so many processes have begun one."""
+
 CHOOSY = "FAKE_COMPILER_CHOOSY"
 """The variable of `main_choosy`: what it does ("spin" or "refuse"), the maps of a kernel from which
 on it does, the seconds that it spins for, and a file that gets a line for each kernel."""
 
 
 def compile_text(request: compile_server.Request) -> CompiledKernel:
+    _together()
     kernel = parse_kernel(request.text)
     size = kernel.buffers[0].size
     if size == ABORT:
@@ -53,6 +57,14 @@ def compile_text(request: compile_server.Request) -> CompiledKernel:
         _long_in_llvm()
     code = f"{os.getpid()}".encode()
     return CompiledKernel(request.entry, "cpu", request.entry, code, kernel.grid)
+
+
+def _together() -> None:
+    count, _, folder = os.environ.get(TOGETHER, "0").partition(":")
+    if folder:
+        open(os.path.join(folder, f"begun {os.getpid()}"), "w").close()
+    while folder and len([n for n in os.listdir(folder) if n.startswith("begun")]) < int(count):
+        time.sleep(0.01)
 
 
 def _first_time() -> bool:

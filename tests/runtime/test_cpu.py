@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import multiprocessing
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -135,9 +136,12 @@ def test_zeroed_buffers_are_cleared_on_every_run() -> None:
 
 
 def test_time_kernels_are_positive() -> None:
-    times = CpuExecutor(chain(), 2).time_kernels([np.ones(SIZE, np.float32)])
+    executor, x = CpuExecutor(chain(), 2), np.ones(SIZE, np.float32)
+    began = time.perf_counter()
+    times = executor.time_kernels([x])
+    spent = time.perf_counter() - began
     assert len(times) == 7
-    assert all(0 < seconds < 1 for seconds in times)
+    assert min(times) > 0 and sum(times) <= spent  # seconds, of what ran in between
 
 
 def test_empty_program() -> None:

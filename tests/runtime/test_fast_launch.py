@@ -38,6 +38,7 @@ from fuser.runtime.geometry import scalar_bits
 from fuser.runtime.memory import aligned_array
 from fuser.runtime.native_words import Door
 from fuser.runtime.threads import get_pool
+from tests.runtime.clocks import moved_clock
 from tests.runtime.pools import interrupted_everywhere, taken
 
 from .language_kernels import BLOCK, add_columns, vector_add
@@ -490,24 +491,57 @@ def test_no_native_launch_before_the_cost_is_known(add: CompiledKernel) -> None:
     assert fast((X, Y, OUT, N, BLOCK), blocks(N)) is True
 
 
-def test_native_launches_learn_as_others_do(add: CompiledKernel) -> None:
+def test_native_launches_learn_as_others_do(
+    add: CompiledKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What took longer than expected at most doubles the estimate, what took less lowers it."""
+    clock = moved_clock(monkeypatch)
     fast = launcher(kernel := measured(CpuKernel(add, 1)), (X, Y, OUT, N, BLOCK))
+    programs = blocks(N)[0]
+
+    def step(nanoseconds: int) -> int:
+        """The estimate after a launch that lasts so long."""
+        clock.step, before = nanoseconds, clock.looks
+        assert fast((X, Y, OUT, N, BLOCK), blocks(N)) is True
+        assert clock.looks == before + 2
+        return int(kernel.estimate[0])
+
     kernel.estimate[0] = launch_cost.MOST
-    for _ in range(5):
-        assert fast((X, Y, OUT, N, BLOCK), blocks(N)) is True
-    quick = int(kernel.estimate[0])
-    assert 1 < quick < launch_cost.MOST // 10
-    kernel.estimate[0] = 1
-    assert fast((X, Y, OUT, N, BLOCK), blocks(N)) is True
-    assert kernel.estimate[0] == 2
+    assert step(8000) == (8000 << launch_cost.SHIFT) // programs
+    assert step(80) == (80 << launch_cost.SHIFT) // programs
+    assert step(1 << 30) == 2 * (80 << launch_cost.SHIFT) // programs
+    assert step(0) == 1
+    assert [step(1 << 40) for _ in range(3)] == [2, 4, 8]
+    for spent in (3, 16, 40, 4000, 1 << 20, 1 << 40):
+        for old in (1, 77, 50_000, launch_cost.MOST // 3, launch_cost.MOST):
+            kernel.estimate[0] = old
+            assert step(spent) == launch_cost.learned(old, programs, spent * 1e-9, True)
+
+
+def test_native_launches_on_the_pool_learn(
+    add: CompiledKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launch that was over before a thread would have woken lowers the estimate by an eighth,
+    until launches are not worth the pool; a longer one leaves it."""
+    clock = moved_clock(monkeypatch)
     fast = launcher(kernel := measured(CpuKernel(add, 2), 1.0), (X, Y, OUT, N, BLOCK))
-    seen = {int(kernel.estimate[0])}
+    programs = blocks(N)[0]
+    assert kernel.estimate[0] == launch_cost.MOST
+    seen = []
     for _ in range(200):
+        old = int(kernel.estimate[0])
+        alone = not launch_cost.chunks(old, programs, 2)
+        clock.step = 1000
         assert fast((X, Y, OUT, N, BLOCK), blocks(N)) is True
-        seen.add(int(kernel.estimate[0]))
-    assert launch_cost.MOST - (launch_cost.MOST >> launch_cost.DECAY) in seen
-    assert min(seen) < launch_cost.MOST // 10
+        seen.append(int(kernel.estimate[0]))
+        assert seen[-1] == launch_cost.learned(old, programs, 1e-6, alone)
+        if not alone:
+            kernel.estimate[0], clock.step = old, 1_000_000
+            assert fast((X, Y, OUT, N, BLOCK), blocks(N)) is True
+            assert kernel.estimate[0] == old
+            kernel.estimate[0] = seen[-1]
+    assert seen[0] == launch_cost.MOST - (launch_cost.MOST >> launch_cost.DECAY)
+    assert seen[-1] == (1000 << launch_cost.SHIFT) // programs
 
 
 def test_scratch_belongs_to_one_launch() -> None:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ def check(scale):
 def child(work):
     pid = os.fork()
     if pid == 0:
-        signal.alarm(150)
+        signal.alarm(500)
         try:
             os._exit(0 if work() else 3)
         finally:
@@ -53,7 +52,7 @@ def ends(pids):
 def python(code: str, folder: Path, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", START + textwrap.dedent(code)], capture_output=True, text=True,
-        timeout=200, env={**os.environ, "FUSER_CACHE_DIR": str(folder)}, **options,
+        timeout=600, env={**os.environ, "FUSER_CACHE_DIR": str(folder)}, **options,
     )  # fmt: skip
 
 
@@ -185,11 +184,11 @@ def test_locks_of_other_threads_are_free_in_a_child() -> None:
     def hold() -> None:
         with theirs:
             taken.set()
-            leave.wait(60)
+            leave.wait(300)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    taken.wait(60)
+    taken.wait(300)
     with ours:
         child = os.fork()
         if child == 0:
@@ -200,21 +199,43 @@ def test_locks_of_other_threads_are_free_in_a_child() -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
+class Watched:
+    """A lock that tells when somebody waits for it who may not have it yet."""
+
+    def __init__(self) -> None:
+        self.lock, self.waits = threading.RLock(), threading.Event()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if self.lock.acquire(blocking=False):
+            return True
+        self.waits.set()
+        return self.lock.acquire(blocking, timeout)
+
+    def release(self) -> None:
+        self.lock.release()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
+
 def test_fork_waits_for_what_may_not_be_cut() -> None:
-    lock, steps = threading.RLock(), []
+    lock, steps = Watched(), []
     hold_at_fork("test", lock)
-    taken = threading.Event()
+    taken, waits = threading.Event(), lock.waits
 
     def change() -> None:
         with lock:
             steps.append("begun")
             taken.set()
-            time.sleep(0.2)
+            waits.wait(300)
             steps.append("done")
 
     thread = threading.Thread(target=change)
     thread.start()
-    taken.wait(60)
+    taken.wait(300)
     child = os.fork()
     if child == 0:
         os._exit(0 if steps == ["begun", "done"] and lock.acquire(blocking=False) else 1)

@@ -43,7 +43,7 @@ class Running:
         method: str = "",
     ) -> tuple[int, Mapping[str, str], bytes]:  # fmt: skip
         """Status, headers and body."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=300)
         try:
             verb = method or ("GET" if body is None else "POST")
             connection.request(verb, path, body, dict(headers or {}))
@@ -93,14 +93,14 @@ def running(models: Sequence[Model], **limits: Any) -> Iterator[Running]:
 
     thread = threading.Thread(target=work)
     thread.start()
-    started.wait(30)
+    started.wait(300)
     assert found, "the server did not start"
     try:
         yield found[0]
     finally:
         if thread.is_alive():
             found[0].stop()
-        thread.join(30)
+        thread.join(300)
     assert answered == [True]
 
 
@@ -119,7 +119,7 @@ def mlp(mlp_file: Path) -> Model:
 
 @pytest.fixture(scope="session")
 def service(mlp: Model) -> Iterator[Running]:
-    with running([mlp], request_bytes=100_000, seconds=10) as found:
+    with running([mlp], request_bytes=100_000, seconds=300) as found:
         yield found
 
 

@@ -22,7 +22,7 @@ def call(service: Running, name: str, request: Any) -> Any:
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=CLASSES[CALLS[name][1]].FromString,
         )
-        return asked(request, timeout=20)
+        return asked(request, timeout=300)
 
 
 def infer(service: Running, **changes: Any) -> Any:
@@ -88,7 +88,7 @@ def test_bytes_that_are_no_message(service: Running) -> None:
         asked = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         for body in (b"\xff" * 9, b"\x0a\x7f", b"hello"):
             with pytest.raises(grpc.RpcError) as caught:
-                asked(body, timeout=20)
+                asked(body, timeout=300)
             assert caught.value.code().name == "INVALID_ARGUMENT"
     assert infer(service).model_name == "mlp"
 

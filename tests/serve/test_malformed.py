@@ -173,7 +173,7 @@ def test_malformed_requests_are_told_what_is_wrong(name: str, service: Running) 
     ],
 )  # fmt: skip
 def test_what_is_no_http_is_refused(text: bytes, service: Running) -> None:
-    with socket.create_connection(("127.0.0.1", service.http_port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", service.http_port), timeout=300) as connection:
         connection.sendall(text)
         connection.shutdown(socket.SHUT_WR)
         answer = connection.recv(4096)

@@ -99,14 +99,14 @@ def test_an_application_shares_runs_and_speaks_the_protocol(
 
     from ray import serve
 
-    app = fuser.ray.application(mlp_file, device="cpu", max_batch=8, wait_seconds=0.05)
+    app = fuser.ray.application(mlp_file, device="cpu", max_batch=8, wait_seconds=1.0)
     serve.start(http_options={"host": "127.0.0.1", "port": 8765})
     handle = serve.run(app, name="mlp", route_prefix="/mlp")
     try:
         requests = [{"x": numbers(rows % 3 + 1, rows)} for rows in range(60)]
         answers = [handle.infer.remote(feeds) for feeds in requests]
         for feeds, answer in zip(requests, answers, strict=True):
-            found = answer.result(timeout_s=60)["y"]
+            found = answer.result(timeout_s=300)["y"]
             assert found.tobytes() == mlp.plan.run(feeds)["y"].tobytes()
         assert handle.runs.remote().result() < len(requests)
         with pytest.raises(Exception, match="FP64"):

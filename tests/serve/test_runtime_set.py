@@ -68,7 +68,7 @@ def test_it_serves_plans(start: Start, options: list[str], tmp_path: Path) -> No
         client.close()
         assert (status, answer) == (200, want.run(feeds)["y"].tobytes())
         server.send_signal(signal.SIGTERM)
-        assert server.wait(60) == 0
+        assert server.wait(300) == 0
     finally:
         server.kill()
         server.communicate()
@@ -85,6 +85,6 @@ def test_it_serves_plans(start: Start, options: list[str], tmp_path: Path) -> No
 )
 def test_what_it_lacks(start: Start, arguments: list[str], code: int, said: str) -> None:
     child = start(*arguments)
-    out, err = child.communicate(timeout=60)
+    out, err = child.communicate(timeout=300)
     assert child.returncode == code, err
     assert said in out + err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from onnx import helper, numpy_helper
 import fuser
 from fuser.backend.cpu import lower_to_llvm
 from fuser.frontends.onnx.model import open_model
+from fuser.graph.numerics import using
 from fuser.partition import partition
 from fuser.pipeline.compiler import emit_programs
 from fuser.target import TARGETS, X86_64_V3, X86_64_V4, Target
@@ -20,6 +22,13 @@ from tests.interpreted import run_partition
 from tests.test_packed_weights import model_of, n_bits, product
 
 VNNI: Target = TARGETS["avx512_vnni"]
+
+
+@pytest.fixture(autouse=True)
+def fast() -> Iterator[None]:
+    """The numerics that allow it."""
+    with using("fast"):
+        yield
 
 
 def weights_of(model: onnx.ModelProto) -> np.ndarray:

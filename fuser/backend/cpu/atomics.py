@@ -1,8 +1,9 @@
 """Atomic updates of memory, element by element.
 
 What the processor has as one instruction is one (`atomicrmw` of integers, float additions are for
-LLVM to expand); all else is a loop around a compare-and-exchange of the bits. `atomic_add` needs no
-order with other memory, the others acquire and release.
+LLVM to expand), loads and stores are atomic ones; all else is a loop around a compare-and-exchange
+of the bits. `atomic_add` needs no order with other memory, loads acquire, stores release, the
+others do both.
 """
 
 from __future__ import annotations
@@ -89,6 +90,13 @@ def _update(
     f = low.f
     bits = f"i{dtype.bits}"
     word = f.convert("bitcast", value, bits)
+    place = f"{pointer.typed} {{}}, align {dtype.bytes}"
+    if fn == "load":
+        found = f.op(bits, f"load atomic {bits}, {place.format('acquire')}")
+        return f.convert("bitcast", found, value.type)
+    if fn == "store":
+        f.emit(f"store atomic {word.typed}, {place.format('release')}")
+        return value
     if fn == "compare_exchange":
         want = f.convert("bitcast", compare, bits)
         return f.convert("bitcast", _exchange(low, pointer, want, word)[0], value.type)

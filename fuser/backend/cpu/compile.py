@@ -10,6 +10,7 @@ from fuser.backend.cpu.decisions import print_decisions
 from fuser.backend.cpu.lower import Lowering
 from fuser.backend.cpu.rules import RULES
 from fuser.backend.cpu.storage import One
+from fuser.backend.cpu.verify import verify_tiles
 from fuser.backend.function import Function, Module, read_scalars, read_sizes
 from fuser.backend.module import CompiledKernel
 from fuser.backend.text import Reg, integer, symbolic_dims
@@ -41,7 +42,8 @@ def machine(target: Target) -> llvm.Machine:
 
 
 def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
-    """Native code of a kernel. Raises LoweringError and CompileError.
+    """Native code of a kernel. Raises LoweringError, CompileError, and VerifyError for a lowered
+    program that reads what it has not written.
 
     With symbolic dims (and their Sizes active), or scalars, the entry finds, behind the buffers, an
     array of 8-byte slots: i64 with the values of facts["sizes"], then the bits of the scalars that
@@ -140,6 +142,7 @@ def _lower(
             low.depths[op.result] = 0
     low.block(kernel.body)
     program.ret()
+    verify_tiles(program, len(low.tiles))
     offsets: list[int] = []
     scratch = 0
     for size in low.tiles:

@@ -86,16 +86,25 @@ def _bounds(low: Values, op: ops.Load, point: Point, here: Index) -> Iterator[tu
     """The bounds of a load that are not known to hold and end along an axis that is at `here`."""
     if op.pad is None:
         return
-    banned = set(here.values())
     for position, extent in zip(op.indices, op.view.shape, strict=True):
         if not any(affine.has_lane(point[axis]) for axis in position.axes()):
             continue
+        if not _looks_up_here(low, position, point):
+            continue
         expression = low.resolve(position, point)
         rest = expression - here
-        if low.proved(expression, extent) or affine.has_lane(rest) or banned & set(rest.values()):
+        # The edge is computed before the loops: a bound that moves in them has no edge.
+        if low.proved(expression, extent) or affine.has_lane(rest) or not low.names(rest):
             continue
         if certain(rest.range[0]):
             yield rest, extent
+
+
+def _looks_up_here(low: Values, position: Index, point: Point) -> bool:
+    """Whether code outside of the loops may look up what an index has to look up at a point."""
+    return all(
+        low.names(point[axis]) for atom in kernel_facts.lookups(position) for axis in atom.axes
+    )
 
 
 @contextmanager
@@ -156,9 +165,8 @@ def _behind(low: Values, edge: Edge, wanted: Wanted, place: Index) -> Reg | None
                 return None
         for item, pad in pads:
             low.remember(item, pad)
-        low.looking = True
-        reg = low.at(*wanted)
-        low.looking = False
+        with low.looks():
+            reg = low.at(*wanted)
     return reg
 
 
@@ -172,6 +180,7 @@ def _fails(low: Values, op: ops.Load, point: Point, place: Index, edge: Edge) ->
     ((rest, bound),) = edge.bounds
     return any(
         not _is_free(place, tuple(point[axis] for axis in position.axes()))
+        and _looks_up_here(low, position, point)
         and low.resolve(position, point) == place + rest
         and same(extent, bound)
         for position, extent in zip(op.indices, op.view.shape, strict=True)

@@ -16,6 +16,7 @@ from fuser.backend import text
 from fuser.backend.cpu import affine
 from fuser.backend.function import Function, Module
 from fuser.backend.text import Reg, integer
+from fuser.errors import VerifyError
 from fuser.graph.sizes import certain, is_symbolic, same
 from fuser.target import Target
 from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, Scalar
@@ -84,9 +85,13 @@ class Emitter:
         return Index(0, ((Scalar(value), 1),))
 
     def placeholder(self, extent: int, multiple: int = 1) -> Index:
-        """A coordinate that stands for a loop counter not made yet; it must not be emitted."""
+        """A coordinate that stands for a loop counter not made yet; no code may name it."""
         value = Value(TileType(INDEX), f"p{id(object())}", 0, max(0, extent - 1), multiple)
         return Index(0, ((Scalar(value), 1),))
+
+    def names(self, index: Index) -> bool:
+        """Whether code may name an expression here: all that it is of is in registers."""
+        return all(value in self.scalars for value in index.values())
 
     def depth_of(self, index: Index) -> int:
         return max((self.depths.get(value, 0) for value in index.values()), default=0)
@@ -106,11 +111,19 @@ class Emitter:
                 self.remember(part, total)
         return self.remember(index, f.add(total, index.constant))
 
+    def _scalar_register(self, value: Value) -> Reg:
+        """Where what an expression names is. Raises VerifyError if code names what no code before
+        it has computed."""
+        found = self.scalars.get(value)
+        if found is None:
+            raise VerifyError(f"an index names {value!r}, which was not computed before it")
+        return found
+
     def _atom(self, atom: Atom) -> Reg:
         f = self.f
         match atom:
             case Scalar():
-                return self.scalars[atom.value]
+                return self._scalar_register(atom.value)
             case FloorDiv():
                 base = self.index(atom.base)
                 divisor = integer(atom.divisor)
@@ -173,7 +186,7 @@ class Emitter:
             case Axis():
                 return text.constants(type, range(width))
             case Lookup():
-                reg = self.scalars[atom.value]
+                reg = self._scalar_register(atom.value)
                 if text.bits(reg.type) == text.bits(type):
                     return reg
                 name = "trunc" if text.bits(reg.type) > text.bits(type) else "sext"

@@ -17,7 +17,7 @@ from fuser.backend.cpu.loop_nest import Nests
 from fuser.backend.cpu.storage import Point
 from fuser.backend.function import Function, Module
 from fuser.backend.text import Reg
-from fuser.errors import LoweringError
+from fuser.errors import LoweringError, VerifyError
 from fuser.graph import walks
 from fuser.target import Target
 from fuser.tilegen import ops
@@ -47,7 +47,8 @@ class Lowering(Nests):
 
     def require(self, value: Value) -> None:
         """Compute, here, whatever the inline tree of `value` reads and that lives somewhere:
-        reductions first, which write what they read of it on their way."""
+        reductions first, which write what they read of it on their way. Raises VerifyError inside
+        of a nest that writes others on its way: these have no places yet."""
         wanted = [
             (current, self.known.producers.get(current))
             for current in walks.reachable([value], self._inline_operands)
@@ -60,6 +61,8 @@ class Lowering(Nests):
             rule = self.rules.values.get(type(op))
             if rule is None:
                 raise LoweringError(f"{current!r} of {op.opcode} is wanted before it was computed")
+            if self.through:
+                raise VerifyError(f"{current!r} of {op.opcode} is computed inside another's nest")
             rule(self, op)
 
     def _inline_operands(self, value: Value) -> Sequence[Value]:
@@ -121,23 +124,27 @@ class Lowering(Nests):
                 return () if self.computed(current) else op.operands()
             return ()
 
-        seen: set[Value] = set()
-        for current in walks.post_order(value, operands, seen):
-            seen.add(current)
-            if self.computed(current):
-                continue
+        def met() -> list[Value]:
+            seen: dict[Value, None] = {}
+            for current in walks.post_order(value, operands, seen):
+                seen[current] = None
+            return [current for current in seen if not self.computed(current)]
+
+        # Nests of what is computed now may write values on their way, too. They come first: only
+        # what is left after them is begun here.
+        for current in met():
             if not simple(current):
                 self.require(current)
-                continue
-            if isinstance(load := self.known.producers[current], ops.Load):
+            elif isinstance(load := self.known.producers[current], ops.Load):
                 for operand in load.operands():
                     self.require(operand)
+        for current in met():
             if self.known.kind(current) == "memory":
                 self.pending[current] = self.allocate(current)
                 self.through.add(current)
 
     def finish_through(self) -> None:
-        """The nest has written them: they have places now."""
+        """The nest has written what `gather_through` began: it has places now."""
         self.places.update(self.pending)
         self.pending.clear()
         self.through.clear()

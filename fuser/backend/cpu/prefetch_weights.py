@@ -170,7 +170,7 @@ def _panel_of_loops(
     panel = start.coefficient(slow.terms[0][0])
     if start.coefficient(fast.terms[0][0]) or following != Index(columns) or panel <= 0:
         return None
-    f, size, final = low.f, load.view.dtype.bytes, loops[0].stop - 1
+    f, size, final = low.f, load.view.dtype.bytes, low.resolve(loops[0].stop, ()) - 1
     sharing = min(fast.range[1] + 1, MOST_SHARING)
     step = -(-columns * size // sharing)
     share = f.intrinsic("smin", low.index(fast), integer(sharing - 1))

@@ -286,14 +286,12 @@ def _or_nan(fold: _Fold, g: int, total: Reg) -> Reg:
         doubtful = f.intrinsic("vector.reduce.or", doubtful, type="i1")
 
     def again() -> list[Reg]:
-        looking, low.looking = low.looking, True
-        with low.scope():
+        with low.looks(), low.scope():
             exact = _Fold(low, [op], fold.coords, fold.width)
             full = fold.extent // fold.width
             (reg,) = _fold_whole(exact, full, 1)
             if fold.width > 1:
                 reg = horizontal(low, op.fn, dtype, reg)
-        low.looking = looking
         return [reg]
 
     return f.when(doubtful, again, lambda: [total], hint="nan", metadata=SELDOM)[0]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 
 from fuser.backend import math, text
@@ -15,7 +16,7 @@ from fuser.backend.cpu.storage import Cells, Memory, One, Place, Point
 from fuser.backend.function import Function, Module
 from fuser.backend.text import Reg
 from fuser.dtypes import DType
-from fuser.errors import LoweringError
+from fuser.errors import LoweringError, VerifyError
 from fuser.graph import walks
 from fuser.graph.sizes import by_example, certain, is_symbolic, size_hint
 from fuser.target import Target
@@ -77,6 +78,15 @@ class Values(Access):
         self.uses_tiles = False
         """Whether tile registers are used: the entry sets them up."""
 
+    @contextmanager
+    def looks(self) -> Iterator[None]:
+        """What is evaluated inside is at points that no loop is at."""
+        before, self.looking = self.looking, True
+        try:
+            yield
+        finally:
+            self.looking = before
+
     def at(self, value: Value, coords: Point) -> Reg:
         """The value at a point: a scalar where it is equal for all lanes, else a vector."""
         found = self._known(value, coords)
@@ -120,7 +130,10 @@ class Values(Access):
             case One():
                 return self.remember(key, place.reg)
             case Cells():
-                return self.remember(key, place.regs[coords])
+                reg = place.regs.get(coords)
+                if reg is None:
+                    raise VerifyError(f"{value!r}, in registers, is wanted between their points")
+                return self.remember(key, reg)
             case Memory():
                 address = self.memory_address(place, coords)
                 width = affine.width_of(coords)
@@ -131,7 +144,9 @@ class Values(Access):
 
     def _compute(self, value: Value, coords: Point) -> Steps:
         """The steps of a value that was not computed at the point."""
-        op = self.known.producers[value]
+        op = self.known.producers.get(value)
+        if op is None:
+            raise VerifyError(f"{value!r} is wanted where it has no definition")
         if self.known.kind(value) != "inline" and value not in self.through:
             raise LoweringError(f"{value!r} is wanted before it was computed")
         reg = yield from self._evaluate(op, coords)
@@ -270,9 +285,9 @@ class Values(Access):
         return None
 
     def _by_one(self, args: list[Reg]) -> bool:
-        """Whether float32 vectors are divided by one computed scalar."""
+        """Whether float32 vectors are divided by one scalar."""
         x, divisor = args
-        return x.type.endswith("x float>") and divisor.type == "float" and divisor.ref[0] == "%"
+        return x.type.endswith("x float>") and divisor.type == "float"
 
     def _aligned(self, regs: list[Reg]) -> list[Reg]:
         """Splat the scalars among vectors."""
@@ -380,7 +395,8 @@ class Values(Access):
             if not isinstance(store, ops.Store) or store.value.shape != op.result.shape:
                 continue
             at = affine.lane_form(kernel_facts.address_of(self.known, store, coords))
-            if at.step == 1 and not any(kernel_facts.lookups(index) for index in store.indices):
+            looked_up = any(kernel_facts.lookups(index) for index in store.indices)
+            if at.step == 1 and not looked_up and self.known_scalars(at.rest):
                 self._fetch(store.view, self.resolve(at.rest, ()), write=True)
 
     def _next_steps(self, block: Block, address: Index) -> tuple[int, int]:
@@ -454,6 +470,10 @@ class Values(Access):
     def placed(self, value: Value) -> bool:
         """Whether a value was computed and lies somewhere."""
         return value in self.places or value in self.scalars
+
+    def known_scalars(self, index: Index) -> bool:
+        """Whether all scalars that an address is of were computed, so that it can be already."""
+        return all(value in self.counters or self.placed(value) for value in index.values())
 
     def computed(self, value: Value) -> bool:
         """Whether a value lies somewhere, or is written by the nest that is being emitted."""

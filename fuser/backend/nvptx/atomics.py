@@ -18,7 +18,8 @@ from fuser.tilegen import ops
 def lower_atomic(low: Builder, op: ops.Atomic) -> None:
     """Emit an atomic; its result is bound if anybody looks at it."""
     access, dtype = low.assignment.accesses[op], op.value.dtype
-    if dtype.kind == "bool" or dtype.bits < 16:
+    plain = op.fn in ("load", "store")
+    if dtype.kind == "bool" or (dtype.bits < 16 and not plain):
         raise LoweringError(
             f"an atomic {op.fn} of {dtype} has no lowering for NVIDIA GPUs",
             hint="16, 32 and 64 bits can be exchanged as one",
@@ -30,8 +31,8 @@ def lower_atomic(low: Builder, op: ops.Atomic) -> None:
     used = low.hazards.observes(op)
     found = low.new(dtype, access.shape, layout, op.result.name)
     low.do(gpu.Atomic(
-        fn=op.fn, at=at, value=value, compare=compare, ordered=low.hazards.observed,
-        results=(found,) if used else (),
+        fn=op.fn, at=at, value=value, compare=compare, system=op.system,
+        ordered=plain or low.hazards.observed, results=(found,) if used else (),
     ))  # fmt: skip
     if not used:
         return

@@ -11,6 +11,7 @@ from onnx import ModelProto, NodeProto
 from onnx.backend.base import Backend, BackendRep
 
 from fuser.errors import DeviceError, FuserError, UsageError
+from fuser.frontends.onnx.importer.inference import inferred
 from fuser.frontends.onnx.session import InferenceSession
 from fuser.pipeline.devices import Device
 
@@ -117,7 +118,7 @@ def _with_output_types(model: ModelProto) -> ModelProto:
     """The model with the types of its outputs inferred where they are missing."""
     if all(output.HasField("type") for output in model.graph.output):
         return model
-    return onnx.shape_inference.infer_shapes(model)
+    return inferred(model)
 
 
 prepare = FuserBackend.prepare

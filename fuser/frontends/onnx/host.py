@@ -20,16 +20,24 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 from onnx.reference import ReferenceEvaluator
 
-from fuser.errors import InvalidModelError, UnsupportedError, UnsupportedOpError
+from fuser.errors import (
+    InvalidModelError,
+    OutOfMemoryError,
+    UnsupportedError,
+    UnsupportedOpError,
+)
+from fuser.frontends.onnx.host_checks import HostCheck, bytes_held
 from fuser.frontends.onnx.host_feeds import HostFeeds
 from fuser.frontends.onnx.host_loops import Body, HostLoop
 from fuser.frontends.onnx.host_operators import evaluator
 from fuser.frontends.onnx.importer.functions import has_body
+from fuser.frontends.onnx.importer.inference import inferred
 from fuser.frontends.onnx.importer.reader import captured_names
 from fuser.frontends.onnx.importer.registry import find_handler
-from fuser.frontends.onnx.importer.types import is_supported
+from fuser.frontends.onnx.importer.types import host_array, is_supported
 from fuser.frontends.onnx.model import open_model
 from fuser.graph.numerics import current, using
+from fuser.limits import check_bytes, check_time
 from fuser.pipeline.devices import Device, check_device
 from fuser.pipeline.fusion import Fusing
 from fuser.pipeline.precision import Precision
@@ -50,6 +58,7 @@ class _Segment:
     compiled: dict[Signature, Specialised] = field(default_factory=dict)
     evaluator: ReferenceEvaluator | None = None
     loop: HostLoop | None = None
+    check: HostCheck | None = None
 
 
 class Segmented:
@@ -67,9 +76,7 @@ class Segmented:
         self.precision: Precision = precision
         self.numerics = current()
         self.fallbacks: list[str] = []
-        self._constants = {
-            tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in proto.graph.initializer
-        }
+        self._constants = {tensor.name: host_array(tensor) for tensor in proto.graph.initializer}
         self._opsets = {
             "" if entry.domain == "ai.onnx" else entry.domain: entry.version
             for entry in proto.opset_import
@@ -90,19 +97,26 @@ class Segmented:
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs by name: arrays, lists for sequences, None for an empty optional."""
         values: dict[str, Any] = {**self._constants, **self._feeds.check(feeds)}
-        position = 0
+        position = held = 0
+        seen: set[int] = set()
         while position < len(self._segments):
             segment = self._segments[position]
             given = {name: values[name] for name in segment.inputs}
+            found: dict[str, Any] | None
             if segment.host:
                 found = self._run_loop(segment, given)
-                values |= self._run_host(segment, given) if found is None else found
+                found = self._run_host(segment, given) if found is None else found
             else:
                 try:
-                    values |= self._run_compiled(segment, given)
+                    found = self._run_compiled(segment, given)
                 except UnsupportedError:
                     self._split(position)
                     continue
+            values |= found
+            # Data decides how large they are: each operator may give twice what it got.
+            held += sum(bytes_held(value, seen) for value in found.values())
+            check_bytes(held, "what lies between operators on the host")
+            check_time()
             position += 1
         return {output.name: values[output.name] for output in self.proto.graph.output}
 
@@ -196,7 +210,7 @@ class Segmented:
     def _run_loop(self, segment: _Segment, given: Mapping[str, Any]) -> dict[str, Any] | None:
         """The results of a Loop by compiled bodies; None if it is none, or not by them."""
         node = segment.nodes[0]
-        if node.op_type != "Loop":
+        if node.op_type != "Loop" or node.domain not in ("", "ai.onnx"):
             return None
         if segment.loop is None:
             segment.loop = HostLoop(node, self._of_body)
@@ -223,6 +237,9 @@ class Segmented:
         note = f"{node.op_type} ({node.name or next(iter(node.output), '')})"
         if note not in self.fallbacks:
             self.fallbacks.append(note)
+        if segment.check is None:
+            segment.check = HostCheck(node, self._opsets)
+        segment.check.check(given)
         if segment.evaluator is None:
             infos = [ValueInfoProto(name=name) for name in (*segment.inputs, *_BOUNDS)]
             outputs = [ValueInfoProto(name=name) for name in segment.outputs]
@@ -232,7 +249,7 @@ class Segmented:
             except Exception as error:  # it knows neither the operator nor its attributes, say
                 raise UnsupportedOpError(
                     f"the operator {node.op_type} of {node.domain or 'ai.onnx'} has no kernel, and"
-                    f" the host cannot run it: {type(error).__name__}: {error}",
+                    f" the host cannot run it: {type(error).__name__}: {_line(error)}",
                     where=note,
                     hint="write it in Python: fuser.register_host_op(domain, name, function)",
                 ) from error
@@ -240,8 +257,12 @@ class Segmented:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 results: Any = segment.evaluator.run(None, {**given, **_BOUNDS})
+        except MemoryError:
+            raise OutOfMemoryError(
+                "the operator needs more memory than there is", where=note
+            ) from None
         except Exception as error:  # the reference raises what NumPy and its operators raise
-            message = f"the operator failed on the host: {type(error).__name__}: {error}"
+            message = f"the operator failed on the host: {type(error).__name__}: {_line(error)}"
             raise InvalidModelError(message, where=note) from error
         return dict(zip(segment.outputs, results, strict=True))
 
@@ -255,7 +276,7 @@ class Segmented:
         if signature not in segment.compiled:
             infos = [_info(name, a) for name, a in arrays.items()]
             model = self._model(segment.nodes, infos, [])
-            model = onnx.shape_inference.infer_shapes(model)
+            model = inferred(model)
             types = {info.name: info for info in model.graph.value_info}
             model.graph.output.extend(
                 types.get(name, ValueInfoProto(name=name, type=_any_tensor()))
@@ -281,6 +302,11 @@ class Segmented:
             functions=self.proto.functions,
             graph=graph,
         )
+
+
+def _line(error: Exception) -> str:
+    """The first line of what the reference implementation says: some list all operators."""
+    return (str(error).strip().splitlines() or [""])[0]
 
 
 _BOUNDS = {"fuser.trip_count": np.int64(2**62), "fuser.always": np.asarray(True)}
@@ -315,10 +341,7 @@ def _any_tensor() -> TypeProto:
 
 def _dense_names(proto: ModelProto) -> dict[str, bool]:
     """For every name with a known type, whether it is a tensor that kernels can hold."""
-    try:
-        graph = onnx.shape_inference.infer_shapes(proto).graph
-    except onnx.shape_inference.InferenceError:
-        graph = proto.graph
+    graph = inferred(proto).graph
     table = {
         info.name: info.type.WhichOneof("value") == "tensor_type"
         and is_supported(info.type.tensor_type.elem_type)

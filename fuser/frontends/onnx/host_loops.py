@@ -15,9 +15,13 @@ from typing import Any, Protocol
 import numpy as np
 from onnx import GraphProto, NodeProto
 
-from fuser.errors import UnsupportedError
+from fuser.errors import InvalidModelError, UnsupportedError
+from fuser.frontends.onnx.importer.control import check_end, hands_on
 from fuser.frontends.onnx.importer.reader import captured_names
-from fuser.limits import check_time
+from fuser.limits import check_bytes, check_time
+from fuser.runtime.cpu import CpuExecutor
+from fuser.runtime.cpu_loop import CpuLoop
+from fuser.runtime.feeds import check_feeds
 from fuser.runtime.plan import Plan
 from fuser.runtime.plan_loop import PlanLoop, can_carry
 
@@ -46,7 +50,12 @@ class HostLoop:
     def __init__(
         self, node: NodeProto, compile: Callable[[GraphProto, Mapping[str, np.ndarray]], Body]
     ) -> None:
-        self.body: GraphProto = next(a.g for a in node.attribute if a.name == "body")
+        bodies = [a.g for a in node.attribute if a.name == "body" and a.HasField("g")]
+        if not bodies:
+            raise InvalidModelError(
+                "the attribute body is missing", where=node.name or node.op_type
+            )
+        self.body: GraphProto = bodies[0]
         self._node, self._compile = node, compile
         self._captured = captured_names(node) - {info.name for info in self.body.input}
         self._bodies: dict[Signature, Body] = {}
@@ -69,10 +78,12 @@ class HostLoop:
         outer = {name: given[name] for name in self._captured if name in given}
         if not _are_arrays((*state, *outer.values())):
             return None
+        if going and hands_on(self.body):
+            check_end(self._node.name or self._node.output[0], trip_count)
         collected: list[list[np.ndarray]] = []
         iteration = compiles = 0
         while going and (trip_count is None or iteration < trip_count):
-            check_time()
+            _look(collected)
             before = self._plan_count()
             results = self._iterate(iteration, state, outer)
             compiles += self._plan_count() > before
@@ -141,9 +152,19 @@ class HostLoop:
             return None
         index = inputs[0] if inputs[0] in given else None
         count = len(fetched)
+        executor = plan.executor
+        if isinstance(executor, CpuExecutor) and executor.exchanges is None:
+            kept, rest = _on_host(
+                plan, executor, given, carried, index, [*fetched, *lost], count, iteration,
+                trip_count, collected,
+            )  # fmt: skip
+            return [
+                kept[name] if name in kept else rest[output]
+                for name, output in zip(inputs[2:], outputs[1:last], strict=True)
+            ]
         with PlanLoop(plan, given, carried, [*fetched, *lost]) as loop:
             while True:
-                check_time()
+                _look(collected)
                 changed = {} if index is None else {index: np.asarray(np.int64(iteration))}
                 results = loop.iterate(changed)
                 collected.append(results[1:count])
@@ -173,6 +194,34 @@ class HostLoop:
 
     def _plan_count(self) -> int:
         return sum(len(body.plans) for body in self.bodies)
+
+
+def _on_host(
+    plan: Plan, executor: CpuExecutor, given: Mapping[str, np.ndarray],
+    carried: Mapping[str, str], index: str | None, fetched: Sequence[str], count: int,
+    iteration: int, trip_count: int | None, collected: list[list[np.ndarray]],
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:  # fmt: skip
+    """All iterations from this one on, on the CPU: the carried values by input, and the last values
+    of the results that are fetched beyond the first `count`, by output. Raises LimitError."""
+    places = {spec.name: place for place, spec in enumerate(plan.inputs)}
+    results = {spec.name: place for place, spec in enumerate(plan.outputs)}
+    loop = CpuLoop(
+        executor, check_feeds(plan.inputs, given),
+        {places[name]: results[output] for name, output in carried.items()},
+        None if index is None else places[index],
+    )  # fmt: skip
+    rows = [results[output] for output in fetched[1:count]]
+    loop.run(iteration, trip_count, results[fetched[0]], rows, collected, lambda: _look(collected))
+    kept = {plan.inputs[place].name: array for place, array in loop.state().items()}
+    return kept, {output: loop.last(results[output]) for output in fetched[count:]}
+
+
+def _look(collected: Sequence[Sequence[np.ndarray]]) -> None:
+    """Raise LimitError for a loop that takes too long, or keeps too much."""
+    check_time()
+    if collected and collected[0]:
+        row = sum(array.nbytes for array in collected[-1])
+        check_bytes(row * len(collected), "what the iterations of a loop keep")
 
 
 def _types(values: Iterable[Any]) -> list[tuple[Any, ...]]:

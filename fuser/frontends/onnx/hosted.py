@@ -21,7 +21,7 @@ from fuser.frontends.onnx.node_args import TensorInfo, tensor_info
 from fuser.frontends.onnx.runner import Options, Runner, Running
 from fuser.frontends.onnx.values import numpy_type
 from fuser.graph.ir import TensorType
-from fuser.limits import Limits
+from fuser.limits import Limits, check_bytes
 from fuser.pipeline.compiler import Progress, quiet
 from fuser.pipeline.devices import Device, choose_target
 from fuser.pipeline.fusion import Fusing, Fusion
@@ -84,14 +84,18 @@ class HostedPlan(Running):
         return sum(plan.launches for plan in self.plans)
 
     def random_feeds(self, seed: int = 0) -> dict[str, np.ndarray]:
-        """Seeded inputs at `dims`. Raises UsageError where an input is not of numbers."""
+        """Seeded inputs at `dims`. Raises UsageError where an input is not of numbers,
+        OutOfMemoryError for more bytes than the limits allow."""
         types = {}
         for info, proto in zip(self.inputs, self._infos, strict=True):
             elem_type = proto.type.tensor_type.elem_type
             if not is_supported(elem_type):
                 raise UsageError(f"there are no random inputs for {info.name}: {info.type}")
-            shape = tuple(self.dims.get(d, 1) if isinstance(d, str) else d or 1 for d in info.shape)
+            sizes = (self.dims.get(d, 1) if isinstance(d, str) else d for d in info.shape)
+            shape = tuple(1 if size is None else size for size in sizes)
             types[info.name] = TensorType(from_numpy(numpy_type(elem_type)), shape)
+        with within(self._limits):
+            check_bytes(sum(type.bytes for type in types.values()), "the inputs together")
         return random_feeds(types, {}, seed)
 
     def reference(self, feeds: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import onnx
 from onnx import ModelProto, TypeProto, ValueInfoProto
 
+from fuser.frontends.onnx.importer.inference import inferred
 from fuser.frontends.onnx.values import element_name
 
 LARGE = 1 << 16
@@ -82,7 +83,7 @@ def _merged(declared: TensorInfo, inferred: TensorInfo) -> TensorInfo:
 
 
 def _inferred(proto: ModelProto) -> Mapping[str, TensorInfo]:
-    """The outputs by the shape inference of the onnx package; {} where it fails."""
+    """The outputs by the shape inference of the onnx package; as declared where it fails."""
     light = ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
     light.functions.extend(proto.functions)
     graph, full = light.graph, proto.graph
@@ -98,10 +99,7 @@ def _inferred(proto: ModelProto) -> Mapping[str, TensorInfo]:
             graph.input.append(
                 onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
             )
-    try:
-        found = onnx.shape_inference.infer_shapes(light, data_prop=True)
-    except (onnx.shape_inference.InferenceError, ValueError):  # larger than a message may be, say
-        return {}
+    found = inferred(light, data_prop=True)
     return {
         info.name: _without_made_up_names(tensor_info(info), proto) for info in found.graph.output
     }

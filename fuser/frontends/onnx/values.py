@@ -229,7 +229,9 @@ def numpy_type(element_type: Any) -> np.dtype[Any]:
 
 
 def element_name(elem_type: int) -> str:
-    """How runtimes spell an element type: 1 is `float`."""
+    """How runtimes spell an element type: 1 is `float`. "undefined" for a number of none."""
+    if elem_type not in onnx.TensorProto.DataType.values():
+        return "undefined"
     return str(onnx.TensorProto.DataType.Name(elem_type)).lower()
 
 

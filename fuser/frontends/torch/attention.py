@@ -8,12 +8,14 @@ writes matmuls and a softmax, of 16-bit floats in float32.
 In training nothing of size [length, length] is kept for the backward pass: of matmuls and a softmax
 PyTorch keeps the results. The function here keeps q, k, v and the result, and has one operator as
 its gradient, which the importer reads as matmuls and the softmax once more, layer by layer in one
-plan.
+plan. Attention that PyTorch chose a kernel for, within a function of its own
+(`multi_head_attention_forward`), has the same gradient.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -96,7 +98,7 @@ def attention(
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """`scaled_dot_product_attention`. With a mask that has a gradient, or batches that are
-    broadcast, it is taken apart by PyTorch; with dropout it is left to PyTorch as it is."""
+    broadcast, it is taken apart by PyTorch; with dropout PyTorch chooses how."""
     learned = attn_mask is not None and attn_mask.requires_grad
     wanted = learned or any(x.requires_grad for x in (query, key, value))
     if not (wanted and torch.is_grad_enabled()):
@@ -125,6 +127,59 @@ def _inferred(
         )
     found: torch.Tensor = _whole(q, k, v, mask, causal, scale, grouped)
     return found
+
+
+def _cpu_backward(
+    grad: Any, q: Any, k: Any, v: Any, out: Any, rows: Any, dropout_p: float, is_causal: bool, *,
+    attn_mask: Any = None, scale: float | None = None,
+) -> Any:  # fmt: skip
+    return _gradients(grad, out, q, k, v, attn_mask, is_causal, scale, dropout_p)
+
+
+def _flash_backward(
+    grad: Any, q: Any, k: Any, v: Any, out: Any, rows: Any, starts_q: Any, starts_k: Any,
+    max_q: Any, max_k: Any, dropout_p: float, is_causal: bool, *given: Any,
+    scale: float | None = None,
+) -> Any:  # fmt: skip
+    return _gradients(grad, out, q, k, v, None, is_causal, scale, dropout_p)
+
+
+def _efficient_backward(
+    grad: Any, q: Any, k: Any, v: Any, mask: Any, out: Any, rows: Any, seed: Any, offset: Any,
+    dropout_p: float, wanted: Any, is_causal: bool = False, *, scale: float | None = None,
+) -> Any:  # fmt: skip
+    if mask is not None and wanted[3]:
+        return NotImplemented
+    found = _gradients(grad, out, q, k, v, mask, is_causal, scale, dropout_p)
+    return found if found is NotImplemented else (*found, None)
+
+
+def _cudnn_backward(
+    grad: Any, q: Any, k: Any, v: Any, out: Any, rows: Any, seed: Any, offset: Any, mask: Any,
+    starts_q: Any, starts_k: Any, max_q: Any, max_k: Any, dropout_p: float, is_causal: bool, *,
+    scale: float | None = None,
+) -> Any:  # fmt: skip
+    return _gradients(grad, out, q, k, v, mask, is_causal, scale, dropout_p)
+
+
+BACKWARD: dict[str, Callable[..., Any]] = {
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _cpu_backward,
+    "_scaled_dot_product_flash_attention_backward": _flash_backward,
+    "_scaled_dot_product_efficient_attention_backward": _efficient_backward,
+    "_scaled_dot_product_cudnn_attention_backward": _cudnn_backward,
+}
+"""What the gradients of PyTorch's kernels are taken apart into: none needs what they keep."""
+
+
+def _gradients(
+    grad: Any, out: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None,
+    dropout: float,
+) -> Any:  # fmt: skip
+    """NotImplemented with dropout: PyTorch's kernel draws it by itself."""
+    if dropout:
+        return NotImplemented
+    grouped = q.shape[-3] != k.shape[-3]
+    return torch.ops.fuser.attention_backward(grad, out, q, k, v, mask, causal, scale, grouped)
 
 
 def keep_attention_whole(module: torch.fx.GraphModule) -> None:

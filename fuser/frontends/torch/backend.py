@@ -17,20 +17,23 @@ before costs the same however many parameters there are (`steady.py`).
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from fuser.errors import DeviceError, LimitError, UnsupportedError, UsageError, check_keywords
+from fuser.errors import DeviceError, UnsupportedError, UsageError, check_keywords
 from fuser.frontends.torch.capture import Captured, Declined, capture
 from fuser.frontends.torch.decompositions import decompositions, training_decompositions
 from fuser.frontends.torch.direct import hands_on
 from fuser.frontends.torch.exported import CompiledProgram
-from fuser.frontends.torch.handed import hand_on
-from fuser.frontends.torch.importer import check_operators
+from fuser.frontends.torch.handed import Asked, Demand, Handed, hand_on
+from fuser.frontends.torch.importer import check_operators, failed_node, without_handler
+from fuser.frontends.torch.leaving import Leaving, alike, around_nodes, is_told, tell, whole_graph
+from fuser.frontends.torch.left import in_pytorch, run_split
 from fuser.frontends.torch.module import CompiledModule
 from fuser.frontends.torch.program import FxProgram, Options
+from fuser.frontends.torch.split import Part, split
+from fuser.frontends.torch.views import lift_views
 from fuser.limits import seldom_collected
 
 _log = logging.getLogger("fuser.compile")
@@ -65,9 +68,9 @@ def backend(
 ) -> Any:
     """What `torch.compile(m, backend="fuser")` calls with each graph that it captures.
 
-    options: the fields of `Options`. A graph that cannot be compiled runs in PyTorch, with a
-    warning that says why: an operator that is not supported, or a defect of fuser. In training the
-    forward and the backward graph are compiled apart.
+    options: the fields of `Options`. An operator that cannot be compiled runs in PyTorch, and what
+    is around it is compiled in parts; a warning says why: it is not supported, or there is a defect
+    of fuser. In training the forward and the backward graph are compiled apart.
     """
     import torch
 
@@ -101,7 +104,9 @@ def _by_aot_autograd(module: Any, example_inputs: Sequence[Any], chosen: Options
     import torch
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch import config
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    from fuser.frontends.torch.draws import drawing_decompositions, number_draws
+    from fuser.frontends.torch.partitioning import partition
 
     # An optimizer changes parameters with every step: in training they are inputs.
     training = replace(chosen, freeze=False)
@@ -109,9 +114,9 @@ def _by_aot_autograd(module: Any, example_inputs: Sequence[Any], chosen: Options
     whole: list[Any] = []  # a graph for inference
 
     def infer(graph: Any, inputs: Sequence[Any]) -> Any:
+        number_draws(graph)
         run = _compile_traced(graph, chosen, "forward", compared=True)
-        handed = getattr(run, "handed", None)
-        if handed and handed.is_whole and hands_on(_metadata(), graph, example_inputs):
+        if getattr(run, "is_whole", False) and hands_on(_metadata(), graph, example_inputs):
             whole.append(run)
         return run
 
@@ -119,8 +124,11 @@ def _by_aot_autograd(module: Any, example_inputs: Sequence[Any], chosen: Options
         fw_compiler=lambda gm, inputs: _compile_traced(gm, training, "forward"),
         bw_compiler=lambda gm, inputs: _compile_traced(gm, training, "backward"),
         inference_compiler=infer,
-        partition_fn=min_cut_rematerialization_partition,
-        decompositions=training_decompositions() if differentiated else decompositions(),
+        partition_fn=partition,
+        decompositions={
+            **(training_decompositions() if differentiated else decompositions()),
+            **drawing_decompositions(),
+        },
     )
     # A view that is kept would be written beside the tensor that it views. What elementwise
     # functions make of tensors that are kept is made again where a matmul of the backward pass
@@ -150,9 +158,13 @@ def _called(captured: Captured, options: Options) -> Any:
     """What runs a captured graph, as Dynamo calls it: arguments that the program changes are."""
     changed = captured.changed
     replaced = dict(enumerate(changed))
-    run = _run(captured.module, options, "forward", captured.static, replaced, compared=True)
-    handed = getattr(run, "handed", None)
-    if not changed and handed is not None and handed.is_whole:
+    run = _run(
+        captured.module, options, "forward", captured.static, replaced, compared=True,
+        asked=Asked(
+            lambda place: Demand.VALUE if place in replaced else Demand.EXACT, replaced, changed
+        ),
+    )  # fmt: skip
+    if not changed and getattr(run, "is_whole", False):
         return _spread(run)
     count = len(changed)
 
@@ -169,7 +181,7 @@ def _called(captured: Captured, options: Options) -> Any:
             argument.copy_(result)
         return results[count:]
 
-    if handed is not None:
+    if hasattr(run, "program"):
         call.program, call.is_direct = run.program, True  # type: ignore[attr-defined]
     return call
 
@@ -185,78 +197,134 @@ def _metadata() -> Any:
 def _compile_traced(module: Any, options: Options, name: str, compared: bool = False) -> Any:
     """What runs a functional graph of AOTAutograd's. compared: see `_run`."""
     metadata = _metadata()
-    static: list[int] = []
-    changed: dict[int, int] = {}
-    if name == "forward" and metadata is not None:
-        static = list(metadata.static_input_indices or ())
-        if compared:  # the first results of a graph for inference replace arguments
-            changed = dict(enumerate(metadata.mutated_inp_runtime_indices))
-    return _run(module, options, name, static, changed, compared)
+    if name != "forward" or metadata is None:
+        dense = Asked(lambda place: Demand.DENSE)
+        return _run(module, options, name, (), {}, compared, asked=dense)
+    places = list(metadata.mutated_inp_runtime_indices)
+    infos = [metadata.input_info[place] for place in places]
+    # What is to get other strides as well is no result that kernels write where the argument is.
+    moved = [info.mutates_metadata or info.mutates_storage_metadata for info in infos]
+    replaced = {i: place for i, place in enumerate(places) if not moved[i]}
+    count = len(places) + len(metadata.output_info) + metadata.num_intermediate_bases
+
+    written = [place for place, info in zip(places, infos, strict=True) if info.mutates_data]
+
+    def demand(place: int) -> Demand:
+        return Demand.VALUE if place in replaced or place >= count else Demand.EXACT
+
+    return _run(
+        module, options, name, list(metadata.static_input_indices or ()),
+        replaced if compared else {}, compared, asked=Asked(demand, replaced, written),
+    )  # fmt: skip
 
 
 def _run(
     module: Any, options: Options, name: str, static: Sequence[int], changed: Mapping[int, int],
-    compared: bool,
+    compared: bool, *, asked: Asked | None = None, told: set[str] | None = None,
 ) -> Any:  # fmt: skip
     """What runs a functional graph: takes a list of arguments, which it does not keep, and returns
     a list of results. static, changed: see `FxProgram`. compared: calls come with arguments of the
-    shapes, dtypes and devices that the graph was captured with."""
-    from functorch.compile import make_boxed_func
+    shapes, dtypes and devices that the graph was captured with. asked: see `hand_on`. told: of what
+    the user was warned.
 
-    fallen = False
-
-    def leave(error: Exception) -> None:
-        nonlocal fallen
-        fallen = True
-        _warn(error)
-
-    handed = hand_on(module)
+    Nodes that cannot be compiled run in PyTorch, and the graph around them is compiled in parts. So
+    it is in a forward graph and in its backward graph, whatever becomes of the other one: each
+    computes what it says from tensors with the values and strides that it says."""
+    told = set() if told is None else told
     try:
-        program = FxProgram(
-            handed.module, name, static, options, compared=compared, changed=changed
-        )  # fmt: skip
-    except _CALLERS:
-        raise
+        lifted = lift_views(module)
+        asked = (asked or Asked()).with_views(lifted)
+        handed = hand_on(lifted.module, asked)
     except Exception as error:
-        leave(error)
-        return make_boxed_func(module.forward)
+        tell(whole_graph({}, error), told)
+        return in_pytorch(module)
+    instead: Any = None
+
+    def around(left: Mapping[str, Leaving]) -> Any:
+        return _around(handed, left, options, name, static, asked, told)
+
+    def leave(error: Exception) -> Any:
+        """What runs the graph from now on."""
+        nonlocal instead
+        nodes = {node.name: node for node in handed.module.graph.nodes}
+        blamed = nodes.get(failed_node(error) or "")
+        if blamed is None:
+            tell(whole_graph({}, error), told)
+            instead = in_pytorch(handed.module)
+        else:
+            among = alike(nodes.values(), blamed)
+            instead = around({node.name: Leaving(node, error) for node in among})
+        return instead
+
+    program: FxProgram | None = None
+    missing = without_handler(handed.module)
+    if missing:
+        instead = around({node.name: Leaving(node) for node in missing})
+    else:
+        try:
+            program = FxProgram(
+                handed.module, name, static, options, compared=compared, changed=changed,
+                layouts=handed.layouts,
+            )  # fmt: skip
+        except _CALLERS:
+            raise
+        except Exception as error:
+            leave(error)
 
     def run(arguments: Sequence[Any]) -> Any:
-        if fallen:
-            return _in_pytorch(module, arguments)
-        call = program.steady(arguments)
-        if call is None:
-            try:
-                call = program.prepare(arguments)
-            except _CALLERS:
-                raise
-            except Exception as error:
-                leave(error)
-                return _in_pytorch(module, arguments)
-        results = call(arguments)
-        return results if handed.is_whole else handed.complete(results, arguments)
+        given = lifted.given(arguments)
+        if program is None or instead is not None:
+            results = instead(given)
+        else:
+            call = program.steady(given)
+            if call is None:
+                try:
+                    call = program.prepare(given)
+                except _CALLERS:
+                    raise
+                except Exception as error:
+                    call = leave(error)
+            results = call(given)
+        return results if handed.is_whole else handed.complete(results, given)
 
-    run.program = program  # type: ignore[attr-defined]  # for tests and the curious
-    run.handed = handed  # type: ignore[attr-defined]
+    if program is not None:
+        run.program = program  # type: ignore[attr-defined]  # for tests and the curious
+        run.handed = handed  # type: ignore[attr-defined]
+        run.is_whole = handed.is_whole and lifted.make is None  # type: ignore[attr-defined]
     run._boxed_call = True  # type: ignore[attr-defined]  # takes a list
     return run
 
 
-def _in_pytorch(module: Any, arguments: Sequence[Any]) -> Any:
-    """A graph in which autocast has done its part."""
-    import torch
+def _around(
+    handed: Handed, left: Mapping[str, Leaving], options: Options, name: str,
+    static: Sequence[int], asked: Asked, told: set[str],
+) -> Any:  # fmt: skip
+    """What runs a graph of which PyTorch has these nodes. See `_run`."""
+    found = split(handed.module, left)
+    if found is None:
+        tell(whole_graph(left), told)
+        return in_pytorch(handed.module)
+    if is_told(left):
+        tell(around_nodes(left), told)
+    again = {found.arguments[place] for place in static}
+    written = {found.arguments[place] for place in asked.written}
+    demands: dict[str, Demand] = {}
+    for place, node in enumerate(found.results):
+        if node in found.names and place < len(handed.layouts):
+            is_dense = handed.layouts[place] is None
+            demands.setdefault(found.names[node], Demand.DENSE if is_dense else Demand.EXACT)
 
-    with torch._C._DisableAutocast():
-        return module.forward(*arguments)
+    def run(part: Part) -> Any:
+        def of(names: set[str]) -> list[int]:
+            return [place for place, given in enumerate(part.inputs) if given in names]
+
+        wanted = Asked(
+            lambda place: demands.get(part.outputs[place], Demand.DENSE), {}, of(written)
+        )
+        return _run(part.module, options, name, of(again), {}, False, asked=wanted, told=told)
+
+    return run_split(found, [run(part) for part in found.parts])
 
 
 _CALLERS = (UsageError, DeviceError)
 """What only the caller can mend: wrong options, and a device that is not there."""
-
-
-def _warn(error: Exception) -> None:
-    what = str(error)
-    if not isinstance(error, UnsupportedError | LimitError):
-        kind = type(error).__name__
-        what = f"compiling it failed, a defect of fuser; please report {kind}: {what}"
-    warnings.warn(f"fuser leaves a graph to PyTorch: {what}", RuntimeWarning, stacklevel=3)

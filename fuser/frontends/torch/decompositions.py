@@ -14,6 +14,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table: dict[Any, Callable[..., Any]] = dict(torch.export.default_decompositions())
     for name in ("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"):
         table.pop(getattr(torch.ops.aten, name).default, None)
+    taken_apart = [getattr(torch.ops.aten, name) for name in ("dist", "grid_sampler_2d", "ldexp")]
+    table.update(torch._decomp.get_decompositions(taken_apart))
     # As gathers and sums, which join the kernels around them; torch.compile has them so anyway.
     smooth = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
     names = [getattr(torch.ops.aten, name).vec for name in smooth]
@@ -39,6 +41,11 @@ def training_decompositions() -> dict[Any, Callable[..., Any]]:
 
     for name in ("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward"):
         table[getattr(aten, name).default] = max_pool_backward
+    from fuser.frontends.torch.attention import BACKWARD
+
+    for name, function in BACKWARD.items():
+        if hasattr(aten, name):
+            table[getattr(aten, name).default] = function
     return table
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fuser.errors import UsageError
@@ -12,6 +12,7 @@ from fuser.forks import new_lock
 from fuser.frontends.torch.changes import watch_tensors
 from fuser.frontends.torch.importer import Imported, Input, check_operators, import_fx, tensor_array
 from fuser.frontends.torch.importer.registry import dtype_of
+from fuser.frontends.torch.layouts import Layout
 from fuser.frontends.torch.sizes import open_sizes
 from fuser.frontends.torch.steady import WRITTEN, Call, signature, steady_call
 from fuser.frontends.torch.tensors import gpu_of, is_tensor, moved_results, ready, version
@@ -62,6 +63,7 @@ class _Compiled:
     imported: Imported
     plan: Plan | None  # None: nothing is computed
     inputs: tuple[tuple[int, str], ...]  # place among the arguments, name
+    layouts: Mapping[int, Layout] = field(default_factory=dict)  # of outputs, by number
 
 
 @dataclass(frozen=True)
@@ -81,13 +83,14 @@ class FxProgram:
     give them. What calls give is a list of the other arguments then. compared: who calls has
     compared shapes, dtypes and devices with those that the module was captured with. changed: the
     places of arguments that results are to replace, by place; kernels write those where the
-    arguments are, if they can: then the argument is the result.
+    arguments are, if they can: then the argument is the result. layouts: of results that are not
+    row-major, by place.
     """
 
     def __init__(
         self, module: Any, name: str, static: Iterable[int], options: Options,
         held: Mapping[int, Any] | None = None, compared: bool = False,
-        changed: Mapping[int, int] | None = None,
+        changed: Mapping[int, int] | None = None, layouts: Sequence[Layout | None] = (),
     ) -> None:  # fmt: skip
         check_operators(module)
         self.module, self.name, self.options = module, name, options
@@ -97,6 +100,8 @@ class FxProgram:
         free = sorted(set(range(len(self._placeholders))) - set(self._again))
         self._free = range(len(free)) if held is not None else free
         self._given = {place: i for i, place in enumerate(free)} if held is not None else {}
+        self._layouts = {i: one for i, one in enumerate(layouts) if one is not None}
+        self._orders = [None if one is None else one.order for one in layouts]
         self._changed = dict(changed or {})
         followed = set(self._changed.values())
         self._static = set(self._again) - followed if options.freeze else set()
@@ -142,7 +147,9 @@ class FxProgram:
                 if isinstance(entry, tuple) and entry[0] == WRITTEN else entry
                 for entry in found.imported.results
             ]  # fmt: skip
-            call = steady_call(found.plan, inputs, results, self._moved, where, plain)
+            call = steady_call(
+                found.plan, inputs, results, self._moved, where, plain, found.layouts
+            )
             steady.calls[self._known or self._signature(given)] = call
             if len(steady.calls) > MOST_PLANS:
                 steady.calls.popitem(last=False)
@@ -272,7 +279,8 @@ class FxProgram:
             for entry in self._results(imported, plan)
         )  # fmt: skip
         inputs = tuple((names[spec.name], spec.name) for spec in plan.inputs)
-        return _Compiled(Imported(imported.graph, results), plan, inputs)
+        layouts = self._layouts_of(results, sizes)
+        return _Compiled(Imported(imported.graph, results), plan, inputs, layouts)
 
     def _open_key(self, place: int, x: Any) -> Hashable:
         """Of what is the same at all sizes."""
@@ -330,14 +338,17 @@ class FxProgram:
             place = self._changed.get(result)
             if place is None:  # what comes first are tensors; what follows may be numbers
                 break
-            if storages[arguments[place].untyped_storage().data_ptr()] == 1:
+            if (
+                result not in self._layouts
+                and storages[arguments[place].untyped_storage().data_ptr()] == 1
+            ):
                 pairs.append((self._placeholders[place], f"output{number}"))
             number += 1
         return tuple(pairs)
 
     def _import(self, given: Sequence[Any]) -> Imported:
         with using(self.options.numerics, self.options.batch_invariant):
-            return import_fx(self.module, given, self.name)
+            return import_fx(self.module, given, self.name, self._orders)
 
     def _results(self, imported: Imported, plan: Plan) -> list[Any]:
         """Where results come from: the number of an output of the plan, (WRITTEN, the place of the
@@ -377,7 +388,17 @@ class FxProgram:
             state=self._pairs(arguments, where),
         )  # fmt: skip
         results = tuple(self._results(imported, plan))
-        return _Compiled(Imported(imported.graph, results), plan, tuple(inputs))
+        sizes = self._sizes.at(arguments) or {}
+        layouts = self._layouts_of(results, sizes)
+        return _Compiled(Imported(imported.graph, results), plan, tuple(inputs), layouts)
+
+    def _layouts_of(self, results: Sequence[Any], sizes: Mapping[str, int]) -> dict[int, Layout]:
+        """Of outputs of the plan, by number."""
+        return {
+            entry: self._layouts[place].at(sizes)
+            for place, entry in enumerate(results)
+            if place in self._layouts and isinstance(entry, int)
+        }
 
 
 def _returned(module: Any) -> Sequence[Any]:

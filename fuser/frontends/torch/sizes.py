@@ -13,8 +13,9 @@ from typing import Any
 
 from fuser.errors import FuserError
 from fuser.frontends.torch.importer.registry import dtype_of
+from fuser.frontends.torch.symbols import dim_of, is_symbolic
 from fuser.frontends.torch.tensors import is_tensor
-from fuser.graph.dims import Dim, DimExpr, parse, substitute, symbols_of
+from fuser.graph.dims import Dim, DimExpr, substitute, symbols_of
 from fuser.graph.evaluate import bind_shape
 from fuser.graph.ir import TensorType
 
@@ -69,13 +70,13 @@ def open_sizes(module: Any) -> OpenSizes:
         value = node.meta.get("val")
         try:
             if is_tensor(value):
-                sizes = tuple(map(_dim, value.shape))
+                sizes = tuple(map(dim_of, value.shape))
                 shapes.append(sizes)
                 for axis, dim in enumerate(sizes):
                     if symbols_of(dim) == {str(dim)}:
                         symbols.setdefault(str(dim), axis == 0)
-            elif _is_symbolic(value):
-                shapes.append(_dim(value))
+            elif is_symbolic(value):
+                shapes.append(dim_of(value))
             else:
                 shapes.append(None)
         except FuserError:
@@ -85,12 +86,3 @@ def open_sizes(module: Any) -> OpenSizes:
             for name in sorted(symbols_of(size)):
                 symbols.setdefault(name, False)
     return OpenSizes(tuple(shapes), symbols)
-
-
-def _is_symbolic(size: Any) -> bool:
-    return type(size).__name__ == "SymInt"
-
-
-def _dim(size: Any) -> Dim:
-    """Raises ParseError for an expression that is none of fuser's."""
-    return parse(str(size.node.expr)) if _is_symbolic(size) else int(size)

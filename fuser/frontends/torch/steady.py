@@ -10,8 +10,10 @@ import functools
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
+from fuser.frontends.torch.layouts import Layout
 from fuser.frontends.torch.tensors import ready, to_tensor
 from fuser.runtime.device_tensors import ALIGNMENT
 from fuser.runtime.feeds import host_array
@@ -25,6 +27,8 @@ Asking PyTorch for it takes longer than anything else in a call but the launch."
 
 HOST_ALIGNMENT = 64
 """Of what kernels of a CPU write to."""
+
+_NONE: Mapping[int, Layout] = MappingProxyType({})
 
 WRITTEN = "written"
 """What a result is whose argument kernels changed: (WRITTEN, where the argument is)."""
@@ -44,20 +48,23 @@ def signature(values: Sequence[Any]) -> Hashable:
 def steady_call(
     plan: Plan | None, inputs: Sequence[int | Any], results: Sequence[Any],
     moved: Mapping[int, Any], where: Any, plain: Collection[int] = (),
+    layouts: Mapping[int, Layout] = _NONE,
 ) -> Call:  # fmt: skip
     """A call of the plan. inputs: of each input of the plan its index among what the caller gives,
     or the tensor that it always is. results: of each the number of the output that it is, or
     (WRITTEN, where the argument is that it is now, like an input), or (anything, value). moved:
     devices of results, by place, that are not where the plan makes them. where: the GPU that the
     tensors are on; None: they are in host memory. plain: the indices of what is always row-major
-    there."""
+    there. layouts: of outputs that results have with other strides, by number."""
     if plan is None:
         compute: Call = _nothing
     elif plan.target.is_cuda == (where is not None):
         written = [entry[1] for entry in results if _is_written(entry)]
-        compute = _in_place(plan, inputs, where, plain, written)
+        compute = _in_place(plan, inputs, where, plain, layouts, written)
     else:
-        compute = _by_host(plan, inputs)
+        compute = _by_host(plan, inputs, layouts)
+    if any(layout.order is None for layout in layouts.values()):
+        compute = _spaced(compute, layouts)
     if not moved and list(results) == list(range(len(plan.outputs) if plan else 0)):
         return compute
 
@@ -84,21 +91,49 @@ def _nothing(given: Sequence[Any]) -> list[Any]:
     return []
 
 
-def _by_host(plan: Plan, inputs: Sequence[int | Any]) -> Call:
+def _spaced(compute: Call, layouts: Mapping[int, Layout]) -> Call:
+    """The call, with the results whose elements have gaps between them copied to memory that has
+    them, too."""
+    import torch
+
+    spaced = {n: layout for n, layout in layouts.items() if layout.order is None}
+
+    def call(given: Sequence[Any]) -> list[Any]:
+        made = compute(given)
+        for number, layout in spaced.items():
+            x = made[number]
+            strides = layout.strides_for(x.shape)
+            like = torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device)
+            # Of elements in the same place one is written: they are equal.
+            once = tuple(slice(0, 1) if not stride else slice(None) for stride in strides)
+            like[once].copy_(x[once])
+            made[number] = like
+        return made
+
+    return call
+
+
+def _by_host(
+    plan: Plan, inputs: Sequence[int | Any], layouts: Mapping[int, Layout]
+) -> Call:  # fmt: skip
     """Tensors in host memory for a plan on a GPU."""
     names = [spec.name for spec in plan.inputs]
+    orders = {n: layout.order for n, layout in layouts.items() if layout.order is not None}
 
     def call(given: Sequence[Any]) -> list[Any]:
         tensors = [given[item] if isinstance(item, int) else item for item in inputs]
         feeds = dict(zip(names, map(host_array, tensors), strict=True))
-        return [to_tensor(array) for array in plan.run(feeds).values()]
+        made = [to_tensor(array) for array in plan.run(feeds).values()]
+        for number, order in orders.items():
+            made[number] = _reordered(made[number], layouts[number], order)
+        return made
 
     return call
 
 
 def _in_place(
     plan: Plan, inputs: Sequence[int | Any], where: Any, plain: Collection[int],
-    written: Sequence[int | Any] = (),
+    layouts: Mapping[int, Layout], written: Sequence[int | Any] = (),
 ) -> Call:  # fmt: skip
     """Tensors where the plan is, read and made there. Only what is not row-major or aligned, or a
     number in host memory for a GPU, is copied. Fixed tensors that are neither are read as given.
@@ -116,7 +151,8 @@ def _in_place(
             places.append((-1 - len(again), align, False))
             again.append(item)
     run, stream_of = plan.at(fixed), _stream_of(where)
-    makers, count = [_maker(spec, where) for spec in plan.outputs], len(plan.outputs)
+    makers = [_maker(spec, where, layouts.get(n)) for n, spec in enumerate(plan.outputs)]
+    count = len(plan.outputs)
     quick, slow, is_unusual = [one.quick for one in makers], [one.slow for one in makers], None
     if where is not None:
         work, is_own = _workspace(plan, where), plan.workspace_bytes <= MOST_OWN_BYTES
@@ -202,31 +238,57 @@ class _Maker:
     slow: Callable[[], Any]
 
     @classmethod
-    def of(cls, shape: Sequence[int], dtype: Any, where: Any) -> _Maker:
-        """Of row-major tensors. where: the GPU; None: in host memory."""
+    def of(
+        cls, shape: Sequence[int], dtype: Any, where: Any, strides: Sequence[int] | None = None
+    ) -> _Maker:
+        """Of tensors of these strides; None: row-major. where: the GPU; None: in host memory."""
         import torch
 
-        slow = functools.partial(torch.empty, tuple(shape), dtype=dtype, device=where or "cpu")
+        if strides is None:
+            strides = [math.prod(max(1, n) for n in shape[i + 1 :]) for i in range(len(shape))]
+        size, strides, device = tuple(shape), tuple(strides), where or "cpu"
+        slow = functools.partial(torch.empty_strided, size, strides, dtype=dtype, device=device)
         name = "_empty_strided_cpu" if where is None else "_empty_strided_cuda"
         make = getattr(torch._C._dynamo.guards, name, None)
         if make is None:
             return cls(slow, slow)
-        strides = [math.prod(max(1, size) for size in shape[i + 1 :]) for i in range(len(shape))]
-        return cls(functools.partial(make, tuple(shape), tuple(strides), dtype), slow)
+        return cls(functools.partial(make, size, strides, dtype), slow)
 
 
-def _maker(spec: TensorSpec, where: Any) -> _Maker:
-    """Of an output."""
+def _maker(spec: TensorSpec, where: Any, layout: Layout | None) -> _Maker:
+    """Of an output. layout: of the result that it is, its axes in the order of memory; None:
+    row-major, as where the elements have gaps."""
     import torch
 
+    order = layout.order if layout is not None else None
     if where is None and spec.bytes >= RECYCLED_BYTES:
         recycler = Recycler(spec.shape, spec.dtype.numpy)
 
         def make() -> Any:
-            return to_tensor(recycler()[0])
+            found = to_tensor(recycler()[0])
+            return found if layout is None or order is None else _reordered(found, layout, order)
 
         return _Maker(make, make)
-    return _Maker.of(spec.shape, getattr(torch, spec.dtype.numpy.name), where)
+    dtype = getattr(torch, spec.dtype.numpy.name)
+    if layout is None or order is None:
+        return _Maker.of(spec.shape, dtype, where)
+    shape = _unordered(spec.shape, order)
+    return _Maker.of(shape, dtype, where, layout.strides_for(shape))
+
+
+def _unordered(shape: Sequence[int], order: Sequence[int]) -> list[int]:
+    """The shape of a result from that of its axes in the order of memory."""
+    found = [0] * len(order)
+    for axis, size in zip(order, shape, strict=True):
+        found[axis] = size
+    return found
+
+
+def _reordered(x: Any, layout: Layout, order: Sequence[int]) -> Any:
+    """A row-major tensor as the result that it is in memory. It is no view: PyTorch's autograd
+    would see two tensors."""
+    shape = _unordered(x.shape, order)
+    return x.as_strided(shape, layout.strides_for(shape)).data
 
 
 def _workspace(plan: Plan, where: Any) -> _Maker:

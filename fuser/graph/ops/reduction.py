@@ -60,10 +60,15 @@ def _arg(name: str, function: Callable[..., Array]) -> Primitive:
     return Primitive(name, "reduce", 1, _infer_arg, evaluate)
 
 
+_RUNNING: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "max": np.maximum}
+
+
 def _infer_cumsum(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
     check_axis("cumsum", attrs["axis"], types[0].rank)
-    if attrs.get("fn", "sum") not in ("sum", "prod"):
-        raise ShapeError(f"cumsum: fn is {attrs['fn']!r}, not 'sum' or 'prod'")
+    if attrs.get("fn", "sum") not in _RUNNING:
+        raise ShapeError(f"cumsum: fn is {attrs['fn']!r}, not one of {', '.join(_RUNNING)}")
+    if attrs.get("fn") == "max" and attrs.get("exclusive", False):
+        raise ShapeError("cumsum: a running maximum is not exclusive")
     return (types[0],)
 
 
@@ -73,12 +78,12 @@ def _evaluate_cumsum(arrays: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]
     wide = widen(x)
     if attrs.get("reverse", False):
         wide = np.flip(wide, axis)
-    is_sum = attrs.get("fn", "sum") == "sum"
-    total = (np.cumsum if is_sum else np.cumprod)(wide, axis=axis, dtype=wide.dtype)
+    fold = _RUNNING[attrs.get("fn", "sum")]
+    total = fold.accumulate(wide, axis=axis, dtype=wide.dtype)
     if attrs.get("exclusive", False):
         # Shifted, not total - x: that would turn inf into nan.
         total = np.roll(total, 1, axis)
-        total[(slice(None),) * axis + (slice(0, 1),)] = 0 if is_sum else 1
+        total[(slice(None),) * axis + (slice(0, 1),)] = fold.identity
     if attrs.get("reverse", False):
         total = np.flip(total, axis)
     return (total.astype(x.dtype),)

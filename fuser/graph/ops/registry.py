@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuser.errors import OutOfMemoryError, ShapeError, VerifyError
+from fuser.errors import LimitError, ShapeError, VerifyError
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops import (
     collective,
@@ -17,7 +17,6 @@ from fuser.graph.ops import (
     reduction,
 )
 from fuser.graph.ops.primitive import Primitive
-from fuser.limits import LARGEST
 
 FAMILIES = (
     creation, elementwise, reduction, contraction, indexing, movement, quantised, collective,
@@ -43,8 +42,8 @@ def is_map(node: Node) -> bool:
 def build_node(
     graph: Graph, op: str, *inputs: Value, origin: tuple[str, ...] = (), **attrs: Any
 ) -> Node:
-    """Append `op` with inferred result types. Raises ShapeError naming `origin`; OutOfMemoryError
-    for a tensor of more elements than can be counted."""
+    """Append `op` with inferred result types. Raises ShapeError, and LimitError for a type that no
+    tensor has, naming `origin`."""
     record = primitive(op)
     if record.arity is not None and len(inputs) != record.arity:
         raise VerifyError(f"{op} takes {record.arity} operands, got {len(inputs)}")
@@ -52,9 +51,9 @@ def build_node(
         types = record.infer([value.type for value in inputs], attrs)
     except ShapeError as error:
         raise ShapeError(error.what, where=error.where or ", ".join(origin)) from None
-    for type in types:
-        if type.is_beyond(LARGEST):
-            raise OutOfMemoryError(f"{type} has no end", where=", ".join(origin))
+    except LimitError as error:
+        error.where = error.where or ", ".join(origin)
+        raise
     return graph.add(op, inputs, types, origin, **attrs)
 
 

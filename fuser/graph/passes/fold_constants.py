@@ -23,6 +23,7 @@ from fuser.graph.ops.collective import COLLECTIVES
 from fuser.graph.ops.primitive import Array
 from fuser.graph.ops.registry import primitive
 from fuser.graph.passes.rewrite import rewrite, uniform
+from fuser.limits import current
 
 BUDGET = 1 << 20
 """Bytes that a folded constant may take if it is larger than the constants it is made of."""
@@ -82,6 +83,8 @@ class _Folder:
         # Indices and weights: plain constants tell later stages more than how they are made.
         self.always: set[Value] = set()
         self.only_maps: dict[Value, bool] = {}  # of static values, and broadcasts
+        self.memory = current().memory
+        self.computed = 0  # bytes of the arrays that were computed here
         for node in graph.nodes:
             if _is_static(node, self.weight):
                 total = sum(self.weight[value] for value in set(node.inputs))
@@ -146,7 +149,8 @@ class _Folder:
         """The array of a static value, None if it cannot be computed (an index out of range), or
         not without work that its constants do not ask for."""
         if value not in self.arrays:
-            if value.type.bytes > max(WORK, 4 * self.weight[value]):
+            size = value.type.bytes
+            if size > max(WORK, 4 * self.weight[value]) or self.computed + size > self.memory:
                 self.arrays[value] = None
                 return None
             assert value.node is not None
@@ -162,6 +166,8 @@ class _Folder:
                 results = ()
             for index, output in enumerate(value.node.outputs):
                 self.arrays[output] = results[index] if results else None
+            if value.node.op != "constant":
+                self.computed += sum(array.nbytes for array in results if array.flags.owndata)
         return self.arrays[value]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from fuser.graph.special import ENOUGH, SCALED_ERFC, STIRLING
 from fuser.language.libdevice.bits import real, with_sign
 from fuser.language.libdevice.registry import floats, refused
 from fuser.language.terms import Formula, Term
@@ -11,26 +12,8 @@ from fuser.language.terms import Formula, Term
 INFINITY = float("inf")
 NAN = float("nan")
 
-# exp(x^2) erfc(x) (1 + 2x) for x >= 0 as a polynomial of q = (x - 2) / (x + 2) on [-1, 1]:
-# relative error 5e-18. Chebyshev interpolation of our own.
-SCALED_ERFC = (
-    1.2769783815525286, -0.09276382658574592, -0.16603039761528934, 0.16405128003343042,
-    -0.05422000099204234, -0.008034015081975533, 0.008722653875874401, 0.0012713389581147643,
-    -0.001456813949121386, -0.00045434075633128744, 0.00020636722443216252, 0.0001510387426502302,
-    -1.5098920338669367e-06, -3.642170073643014e-05, -1.3492686972960392e-05,
-    3.706495698274427e-06, 5.222674722557211e-06, 1.5114342942950548e-06, -6.905650233345399e-07,
-    -8.437047048388203e-07, -2.742976342933388e-07, 1.4417788470704708e-07, 1.7788199852014453e-07,
-    2.6128005652434826e-08, -4.416076720688187e-08, -1.717113591988555e-08, 4.458956309673816e-09,
-    2.5783078758946625e-09, 3.812834568068442e-11,
-)  # fmt: skip
-# log gamma(x) - (x - 1/2) log x + x - log(2 pi) / 2 = sum of these / x^(2k + 1), Stirling's series
-STIRLING = (
-    1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156, -3617 / 122400,
-)  # fmt: skip
 ROOT_HALF = math.sqrt(0.5)
 ROOT_HALF_REST = -4.833646656726457e-17
-ENOUGH = 10.0
-"""From where Stirling's series has the digits of float64."""
 
 
 def polynomial(t: Formula, x: Term, coefficients: tuple[float, ...]) -> Term:
@@ -165,8 +148,8 @@ def normcdfinv(t: Formula, p: Term) -> Term:
 def _log_gamma_of_positive(t: Formula, x: Term) -> Term:
     """log gamma(x) of x > 0: Stirling's series, after steps of gamma(x + 1) = x gamma(x)."""
     product, now = real(t, 1.0, x), x
-    for _ in range(int(ENOUGH)):
-        small = now < ENOUGH
+    for _ in range(ENOUGH):
+        small = now < float(ENOUGH)
         product = t.where(small, product * now, product)
         now = t.where(small, now + 1.0, now)
     inverse = 1.0 / now

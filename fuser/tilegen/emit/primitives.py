@@ -182,11 +182,12 @@ def _expression_of(em: Emission, value: Value, coords: Coords) -> Index | None:
 
 
 def _cast(em: Emission, node: Node, coords: Coords) -> Piece:
-    """A cast between the compute types, rounded to a narrow float: it is an operator that asks for
-    that rounding. Under fast numerics the rounding waits for a store."""
+    """A cast between the compute types, rounded to a narrow float: the operator asks for that.
+    Under fast numerics the rounding waits for a store, unless the node is there for it (`rounds`).
+    """
     x = em.tile(node.inputs[0], coords)
     dtype = node.output.dtype
-    if dtype.compute is not dtype and not em.numerics.is_fast:
+    if dtype.compute is not dtype and (node.attrs.get("rounds") or not em.numerics.is_fast):
         x = em.cast(x, dtype)
     return em.cast(x, dtype.compute)
 

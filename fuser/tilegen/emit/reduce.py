@@ -120,6 +120,8 @@ def _scan_chunks(
     reduced: set[int],
 ) -> None:
     """A running sum along rows longer than a tile: chunk after chunk, from the end if reversed."""
+    if anchor.attrs.get("fn", "sum") not in ("sum", "prod"):
+        raise LoweringError("a running maximum needs its row whole in a tile", where=em.region.name)
     operand = anchor.inputs[0]
     total = operand.shape[anchor.attrs["axis"]]
     width = em.extents[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_MODULES = ("core", "extra", "math", "random", "standard", "target_info")
+_MODULES = ("core", "extra", "math", "random", "semantic", "standard", "target_info")
 
 
 def __getattr__(name: str) -> Any:

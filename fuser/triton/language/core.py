@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fuser import language as _language
+from fuser.language.aggregates import aggregate as _aggregate  # noqa: F401
 from fuser.language.tensors import Constexpr
 from fuser.language.types import BY_NAME, ElementType, PointerType
 

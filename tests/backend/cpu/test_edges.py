@@ -20,7 +20,7 @@ from fuser.graph.sizes import Sizes
 from fuser.target import X86_64_V3, Target
 from fuser.tilegen import interpret, ops
 from fuser.tilegen.builder import Builder
-from fuser.tilegen.index import Index, axis, index
+from fuser.tilegen.index import Index, axis, index, lookup
 from fuser.tilegen.ir import Kernel, View
 from fuser.tilegen.value import UNBOUNDED, Value
 from tests.backend.cpu import native
@@ -312,6 +312,62 @@ def test_places_that_are_looked_up() -> None:
         r.keep(r.b.map("add", there, first))
 
     check(write, i32)
+
+
+FOLDED = 8
+"""Places of the axis that moves the bound along the other one."""
+
+
+@EVERY
+@pytest.mark.parametrize("step", [20, 1, -7])
+@pytest.mark.parametrize("fn", ["sum", "fmax", "max"])
+def test_a_bound_that_moves_with_the_fold(fn: ops.ReduceFn, step: int, target: Target) -> None:
+    """Columns end at another place in each row that is folded, as rows of a flat view do."""
+
+    def write(r: Rows) -> None:
+        view = r.b.view(r.x, (2 * r.n,))
+        place = axis(0, FOLDED) * step + axis(1, EXTENT) + (0 if step > 0 else 64)
+        x = r.b.load(view, (place,), (FOLDED, EXTENT), 0.0 if fn == "sum" else -INF)
+        # Sums of what is exact in any order.
+        x = r.b.map("fmin", r.b.map("fmax", x, r.b.full(-9.0, x.shape, f32)),
+                    r.b.full(99.0, x.shape, f32))  # fmt: skip
+        out = r.b.view(r.y, (12, UNBOUNDED), (STRIDE, 1))
+        r.b.store(out, (r.row, axis(0, EXTENT)), r.b.reduce(fn, x, 0))
+
+    check(write, target=target)
+
+
+def _table(r: Rows, extent: int) -> Value:
+    """Whole numbers 0 .. 7 along a tile, of which no algebra is known."""
+    return r.b.map("bitwise_and", r.b.index(axis(0, extent) * 5, (extent,), i32),
+                   r.b.full(7, (extent,), i32))  # fmt: skip
+
+
+@EVERY
+@pytest.mark.parametrize("scale", [1, 9])
+def test_a_bound_that_is_looked_up_where_the_fold_is(scale: int, target: Target) -> None:
+    def write(r: Rows) -> None:
+        place = lookup(_table(r, FOLDED), (0,)) * scale + axis(1, EXTENT)
+        x = r.b.load(r.view(), (r.row, place), (FOLDED, EXTENT), -INF)
+        out = r.b.view(r.y, (12, UNBOUNDED), (STRIDE, 1))
+        r.b.store(out, (r.row, axis(0, EXTENT)), r.b.reduce("fmax", x, 0))
+
+    check(write, target=target)
+
+
+@EVERY
+@pytest.mark.parametrize("fn", ["sum", "fmax"])
+def test_places_after_the_edge_are_not_looked_up(fn: ops.ReduceFn, target: Target) -> None:
+    """What is after the edge of one load is asked before the loops; another looks up places."""
+
+    def write(r: Rows) -> None:
+        pad = 0.0 if fn == "sum" else -INF
+        there = r.b.load(r.view(), (r.row, lookup(_table(r, EXTENT), (0,))), (EXTENT,), pad)
+        both = r.b.map("fmin", r.load(pad), r.b.map("fmax", there, r.full(-9.0)))
+        both = both if fn == "fmax" else r.b.map("fmax", both, r.full(-9.0))
+        r.keep_one(r.b.reduce(fn, both, 0))
+
+    check(write, target=target)
 
 
 @pytest.mark.parametrize("columns", [96, 90])

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from fuser.backend.cpu import lower_to_llvm
-from fuser.dtypes import f32
+from fuser.dtypes import f32, i32
 from fuser.target import cpu_target
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.emit import emit
 from fuser.tilegen.index import axis, index
 from fuser.tilegen.passes import run_passes
-from fuser.tilegen.value import Value
+from fuser.tilegen.value import UNBOUNDED, Value
 from tests.backend.cpu.native import pointer
 from tests.interpreted import one_region
 from tests.tilegen_emit.graphs import Model
@@ -121,3 +121,49 @@ def test_keys_and_values_of_the_next_block(queries: int, wanted: bool) -> None:
     m.output(m.dot(m.softmax(m.dot(q, k, (2, 2), (0,))), v, (2, 1), (0,)))
     found = sum(READ_L2 in line for line in fetches(m, "attention"))
     assert found >= 3 if wanted else not found
+
+
+def _fetched(b: Builder) -> list[str]:
+    text = lower_to_llvm(b.build(), TARGET)
+    return [line for line in text.splitlines() if "call void @llvm.prefetch" in line]
+
+
+def test_the_last_panel_of_a_number_that_is_loaded() -> None:
+    """How many panels there are is known when the kernel runs."""
+    b, depth, columns, rows = Builder("panels"), 512, 32, 12
+    b.program_id(0, 4)
+    x, y = pointer(b, "x", f32, 48 * depth), pointer(b, "y", f32, 48 * 1024)
+    w, counts = pointer(b, "w", f32, 32 * depth * columns), pointer(b, "n", i32, 1)
+    count = b.load(b.view(counts, (1,)), (0,), ())
+
+    def tile(panel: Value, row: Value) -> tuple[()]:
+        here = index(row) * rows
+        left = b.load(b.view(x, (48, depth)), (here + axis(0, rows), axis(1, depth)), (rows, depth))
+        at = (index(panel), axis(0, depth), axis(1, columns))
+        right = b.load(b.view(w, (32, depth, columns)), at, (depth, columns))
+        total = b.dot(left, right, b.full(0.0, (rows, columns), f32))
+        to = (here + axis(0, rows), index(panel) * columns + axis(1, columns))
+        b.store(b.view(y, (48, 1024)), to, total)
+        return ()
+
+    def panels(panel: Value) -> tuple[()]:
+        b.loop(0, 4, 1, (), lambda row: tile(panel, row))
+        return ()
+
+    b.loop(0, index(count), 1, (), panels)
+    assert any(READ_L2 in line for line in _fetched(b))
+
+
+def test_rows_that_are_written_where_a_result_says() -> None:
+    """The place of a row, a result of its elements, is not known before it is computed."""
+    b, columns = Builder("rows"), 2048
+    pid = index(b.program_id(0, 512))
+    x, y = pointer(b, "x", f32, 512 * columns), pointer(b, "y", f32, 512 * columns)
+    tile = b.load(b.view(x, (512, columns)), (pid, axis(0, columns)), (columns,))
+    top = b.reduce("max", tile, 0)
+    made = b.map("exp", b.map("sub", tile, b.broadcast(top, (columns,), ())))
+    total = b.reduce("sum", made, 0)
+    place = b.cast(total, i32)
+    for at in (index(0), index(place)):
+        b.store(b.view(y, (UNBOUNDED, columns)), (pid + at, axis(0, columns)), made)
+    assert any(READ_L2 in line for line in _fetched(b))

@@ -307,6 +307,37 @@ def handed_on(block: int = 256, warps: int = 4) -> Kernel:
     return b.build()
 
 
+def published(dtype: DType = i32, block: int = 256, warps: int = 4) -> Kernel:
+    """The second of two programs waits with atomic loads for what the first stores atomically, in
+    elements of any type."""
+    b = Builder("published", Schedule(warps=warps))
+    x, total = pointer(b, "x", dtype), pointer(b, "total", dtype, "output")
+    flag = pointer(b, "lock", i32, "output")
+    pid = b.program_id(0, 2)
+    at = axis(0, block)
+    one, none = b.full(1, (), i32), b.full(0, (), i32)
+    first = b.map("eq", b.cast(b.index(index(pid)), i32), none)
+    shape = b.full(0, (block,), dtype)
+
+    def give() -> list[Value]:
+        b.atomic("store", total, (at,), b.atomic("load", x, (at,), shape))
+        b.atomic("store", flag, (0,), one)
+        return []
+
+    def take() -> list[Value]:
+        b.while_loop(
+            [none],
+            lambda seen: b.map("eq", seen, none),
+            lambda _: [b.atomic("load", flag, (0,), none)],
+        )
+        found = b.atomic("load", total, (at,), shape)
+        b.atomic("store", total, (at + block,), found, system=True)
+        return []
+
+    b.branch(first, give, take)
+    return b.build()
+
+
 def histogram(block: int = 512, warps: int = 4) -> Kernel:
     b = Builder("histogram", Schedule(warps=warps))
     x, counts = pointer(b, "x", i32), pointer(b, "counts", i32, "output")

@@ -57,6 +57,10 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "rows_in_place": lambda: kernels.rows_in_place(1000, 256),
     "locked_sum": kernels.locked_sum,
     "handed_on": kernels.handed_on,
+    **{
+        f"published_{dtype}": lambda dtype=dtype: kernels.published(dtype)  # type: ignore[misc]
+        for dtype in (i8, u8, f16, bf16, i32, f32, f64)
+    },
     "histogram": kernels.histogram,
     "large_32": lambda: kernels.large(1 << 15, 32),
     **{
@@ -247,6 +251,13 @@ def test_atomics_are_ordered_where_somebody_looks() -> None:
     assert "red.relaxed.gpu" in ptx(kernels.histogram())
     text = ptx(kernels.locked_sum())
     assert "atom.acq_rel.gpu.global.cas.b32" in text and not re.search(r"\bred\.", text)
+
+
+def test_loads_acquire_and_stores_release() -> None:
+    text = ptx(kernels.published())
+    assert "ld.acquire.gpu.global.b32" in text and "st.release.gpu.global.b32" in text
+    assert "st.release.sys.global.b32" in text and "ld.acquire.sys" not in text
+    assert not re.search(r"\b(red|atom)\.", text)
 
 
 def test_what_other_programs_change_is_loaded_by_one_thread() -> None:

@@ -43,6 +43,8 @@ KERNELS: dict[str, tuple[Callable[[], Kernel], Target]] = {
     "gather": (functools.partial(kernels.gather, 50, 70, 33, f32), SM_90A),
     "atomics": (functools.partial(kernels.accumulate, 40, 70), SM_80),
     "histogram": (language_kernels.histogram, SM_80),
+    "published": (language_kernels.published, SM_90A),
+    "published halves": (functools.partial(language_kernels.published, f16, 64, 1), SM_80),
     "locked": (functools.partial(language_kernels.locked_sum, 3), SM_90A),
     "scan": (functools.partial(kernels.scan, "sum", f32, 3, 300, (4, 512), True), SM_80),
     "held": (functools.partial(kernels.softmax, 2, 1000, f16, (1, 1024), 1, held=True), SM_90A),

@@ -15,6 +15,7 @@ from fuser.errors import FeedError, UnsupportedError, UnsupportedOpError, UsageE
 from fuser.frontends.onnx.node_args import type_text
 from fuser.frontends.onnx.session import InferenceSession
 from fuser.pipeline import compiler
+from fuser.runtime.cpu_loop import CpuLoop
 from fuser.runtime.plan_loop import PlanLoop
 from models import TINY, build
 
@@ -164,7 +165,13 @@ def test_iterations_after_the_first_carry_their_state(
         iterations_run.append(1)
         return run(self, *arguments)
 
+    def counted_on_the_cpu(self: CpuLoop, *arguments: Any) -> None:
+        run_on_the_cpu(self, *arguments)
+        iterations_run.extend([1] * self.count)
+
+    run_on_the_cpu = CpuLoop.run
     monkeypatch.setattr(PlanLoop, "iterate", counted)
+    monkeypatch.setattr(CpuLoop, "run", counted_on_the_cpu)
     session = InferenceSession(model(text), device=device)
     for n in (5, 129, 5):
         x, w = rng.uniform(1, 2, n).astype(np.float32), np.array([1.9, 0.5, 1], np.float32)

@@ -245,7 +245,7 @@ def test_what_is_left_to_autograd() -> None:
         torch._dynamo.reset()
 
 
-@pytest.mark.filterwarnings("ignore:fuser leaves a graph:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:fuser leaves:RuntimeWarning")
 def test_arguments_that_share_memory() -> None:
     """A change of one is one of the other."""
 

@@ -132,16 +132,6 @@ def test_the_operator_of_attention_where_a_graph_is_left(name: str) -> None:
     torch.testing.assert_close(list(found), list(torch.autograd.grad(out, leaves, grad)))
 
 
-def test_dropout_in_attention_is_left_to_pytorch() -> None:
-    q, k, v = (torch.randn(2, 2, 64, 8, requires_grad=True) for _ in range(3))
-    with pytest.warns(RuntimeWarning, match="fuser leaves"):
-        out = compiled(lambda *x: scaled_dot_product_attention(*x, dropout_p=0.5))(q, k, v)
-    plain = scaled_dot_product_attention(q, k, v)
-    assert (out - plain).norm() > 0.1 * plain.norm()
-    out.sum().backward()
-    assert v.grad.norm() > 0
-
-
 @pytest.mark.parametrize("kind", ["bool", "float", "learned"])
 def test_gradients_of_masked_attention(kind: str) -> None:
     q, k, v = (torch.randn(2, 2, 13, 8) for _ in range(3))

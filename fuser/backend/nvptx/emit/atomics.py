@@ -60,13 +60,13 @@ def atomic(code: Code, op: ops.Atomic) -> None:
         pointer = pointers.at(offset)
         before = e.at
         if condition is None:
-            found = _one(code, op.fn, dtype, pointer, words, used, op.ordered)
+            found = _one(code, op, dtype, pointer, words)
             regs[number] = found or zero
             continue
         then, done = e.block("atomic"), e.block("atomic.end")
         e.branch(condition, then, done)
         e.enter(then)
-        found = _one(code, op.fn, dtype, pointer, words, used, op.ordered)
+        found = _one(code, op, dtype, pointer, words)
         last = e.at
         e.jump(done)
         e.enter(done)
@@ -78,27 +78,50 @@ def atomic(code: Code, op: ops.Atomic) -> None:
         op.tile.regs = regs
 
 
-def _one(
-    code: Code, fn: str, dtype: DType, pointer: str, words: list[str], used: bool, ordered: bool
-) -> str | None:
+def _one(code: Code, op: ops.Atomic, dtype: DType, pointer: str, words: list[str]) -> str | None:
     """One element: what was there before, None where nobody asks. words: the value and what it is
-    compared with. ordered: with what else the program does in memory."""
-    name = native(fn, dtype, code.target.sm)
+    compared with."""
+    if op.fn in ("load", "store"):
+        return _plain(code, op, dtype, pointer, words[0])
+    name = native(op.fn, dtype, code.target.sm)
     if name is None:
-        return _by_exchange(code, fn, dtype, pointer, words)
-    return _instruction(code, name, dtype, pointer, words, used, ordered)
+        return _by_exchange(code, op, dtype, pointer, words)
+    return _instruction(code, op, name, dtype, pointer, words)
+
+
+def _scope(op: ops.Atomic) -> str:
+    """Who sees it as one step."""
+    return "sys" if op.system else "gpu"
+
+
+def _plain(code: Code, op: ops.Atomic, dtype: DType, pointer: str, word: str) -> str:
+    """A load that acquires, or a store that releases. Registers have 16 bits at least."""
+    e, bits = code.emitter, dtype.bits
+    type, wide = f"i{bits}", f"i{max(bits, 16)}"
+    letter = {16: "h", 32: "r", 64: "l"}[max(bits, 16)]
+    if op.fn == "load":
+        found = e.value(
+            f'call {wide} asm sideeffect "ld.acquire.{_scope(op)}.global.b{bits} $0, [$1];", '
+            f'"={letter},l,~{{memory}}"(ptr addrspace(1) {pointer})'
+        )
+        if wide != type:
+            found = e.value(f"trunc {wide} {found} to {type}")
+        return _bits(code, found, type, dtype.llvm)
+    given = _bits(code, word, dtype.llvm, type)
+    if wide != type:
+        given = e.value(f"zext {type} {given} to {wide}")
+    e.do(
+        f'call void asm sideeffect "st.release.{_scope(op)}.global.b{bits} [$0], $1;", '
+        f'"l,{letter},~{{memory}}"(ptr addrspace(1) {pointer}, {wide} {given})'
+    )
+    return word
 
 
 def _instruction(
-    code: Code,
-    name: str,
-    dtype: DType,
-    pointer: str,
-    words: list[str],
-    used: bool,
-    ordered: bool,
+    code: Code, op: ops.Atomic, name: str, dtype: DType, pointer: str, words: list[str]
 ) -> str | None:
     e = code.emitter
+    used, ordered, scope = bool(op.results), op.ordered, _scope(op)
     as_bits = name.rpartition(".")[2].startswith("b") and not name.endswith("bf16")
     short = dtype.bits == 16
     type = f"i{dtype.bits}" if as_bits or short or not dtype.is_float else dtype.llvm
@@ -109,7 +132,7 @@ def _instruction(
     if reduces:
         order = "release" if ordered else "relaxed"
         e.do(
-            f'call void asm sideeffect "red.{order}.gpu.global.{name} [$0], $1;", '
+            f'call void asm sideeffect "red.{order}.{scope}.global.{name} [$0], $1;", '
             f'"l,{letter},~{{memory}}"(ptr addrspace(1) {pointer}, {listed})'
         )
         return None
@@ -117,7 +140,7 @@ def _instruction(
     marks = ",".join([f"={letter}", "l", *([letter] * len(given)), "~{memory}"])
     places = ", ".join(f"${number + 2}" for number in range(len(given)))
     found = e.value(
-        f'call {type} asm sideeffect "atom.{order}.gpu.global.{name} $0, [$1], {places};", '
+        f'call {type} asm sideeffect "atom.{order}.{scope}.global.{name} $0, [$1], {places};", '
         f'"{marks}"(ptr addrspace(1) {pointer}, {listed})'
     )
     return _bits(code, found, type, dtype.llvm)
@@ -129,13 +152,13 @@ def _bits(code: Code, word: str, source: str, target: str) -> str:
     return code.emitter.value(f"bitcast {source} {word} to {target}")
 
 
-def _by_exchange(code: Code, fn: str, dtype: DType, pointer: str, words: list[str]) -> str:
+def _by_exchange(code: Code, op: ops.Atomic, dtype: DType, pointer: str, words: list[str]) -> str:
     """Read, compute, and put the result where what was read still is; again where it is not."""
-    e, bits = code.emitter, dtype.bits
+    e, bits, fn, scope = code.emitter, dtype.bits, op.fn, _scope(op)
     type = f"i{bits}"
     letter = {16: "h", 32: "r", 64: "l"}[bits]
     first = e.value(
-        f'call {type} asm sideeffect "ld.relaxed.gpu.global.b{bits} $0, [$1];", '
+        f'call {type} asm sideeffect "ld.relaxed.{scope}.global.b{bits} $0, [$1];", '
         f'"={letter},l,~{{memory}}"(ptr addrspace(1) {pointer})'
     )
     before, again, done = e.at, e.block("again"), e.block("swapped")
@@ -150,8 +173,8 @@ def _by_exchange(code: Code, fn: str, dtype: DType, pointer: str, words: list[st
         wanted = apply(e, _PRIMITIVE[fn], dtype, [current, words[0]])
     new = _bits(code, wanted, dtype.llvm, type)
     e.do(
-        f'{found} = call {type} asm sideeffect "atom.acq_rel.gpu.global.cas.b{bits} $0, [$1], $2, '
-        f'$3;", "={letter},l,{letter},{letter},~{{memory}}"(ptr addrspace(1) {pointer}, '
+        f'{found} = call {type} asm sideeffect "atom.acq_rel.{scope}.global.cas.b{bits} $0, [$1], '
+        f'$2, $3;", "={letter},l,{letter},{letter},~{{memory}}"(ptr addrspace(1) {pointer}, '
         f"{type} {old}, {type} {new})"
     )
     latch = e.at

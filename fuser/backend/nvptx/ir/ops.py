@@ -310,9 +310,10 @@ class AtomicAdd(Op):
 @dataclass(eq=False, kw_only=True)
 class Atomic(Op):
     """Put fn of what is in memory and an element there, each by one of the threads that repeat it:
-    add, max, min, and, or, xor, exchange, or compare_exchange with `compare`. The result, if there
-    is one, is what was there before, in the thread that did it; elsewhere, and where memory may not
-    be touched, 0. ordered: it acquires and releases at the scope of the GPU."""
+    add, max, min, and, or, xor, exchange, store, or compare_exchange with `compare`; load leaves it
+    as it is. The result, if there is one, is what was there before, in the thread that did it;
+    elsewhere, and where memory may not be touched, 0. ordered: it acquires and releases (a load
+    acquires, a store releases) at the scope of the GPU, or of the system."""
 
     opcode: ClassVar[str] = "atomic"
     fn: str
@@ -320,6 +321,7 @@ class Atomic(Op):
     value: Tile
     compare: Tile | None = None
     ordered: bool = False
+    system: bool = False
 
 
 @dataclass(eq=False, kw_only=True)

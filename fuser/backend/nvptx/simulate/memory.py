@@ -86,9 +86,14 @@ def atomic(warp: Warp, op: ops.Atomic) -> None:
         found[place] = old = memory[at]
         if op.compare is not None:
             new = new if old == warp.tiles[op.compare][place] else old
-        elif op.fn != "exchange":
+        elif op.fn == "load":
+            new = old
+        elif op.fn not in ("exchange", "store"):
             new = evaluate(_COMBINED.get(op.fn, op.fn), [old, new])
-        memory[at] = new
+        if op.fn == "store":
+            found[place] = new
+        if op.fn != "load":
+            memory[at] = new
     for made in op.results:
         warp.tiles[made] = found
 

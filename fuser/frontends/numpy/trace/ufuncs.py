@@ -7,7 +7,8 @@ operands of the loop's dtypes and writes the primitives.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,12 +31,16 @@ from fuser.graph.compose import stash
 from fuser.graph.ir import Value
 from fuser.graph.numeric import (
     arctan2,
+    copysign,
     expm1,
     floor_divide,
+    hypot,
     is_negative,
     log1p,
+    logaddexp,
     power,
     trunc,
+    without_nan,
 )
 
 Rule: TypeAlias = "Callable[..., Value | tuple[Value, ...]]"
@@ -49,6 +54,17 @@ def _rule(*names: str) -> Callable[[Rule], Rule]:
         return function
 
     return register
+
+
+def _in_float32(rule: Rule) -> Rule:
+    """For rules with constants of their own, which 16-bit floats do not hold: those are computed in
+    float32. What the caller multiplies by, NumPy rounds to the array's dtype."""
+
+    @wraps(rule)
+    def widened(b: Builder, *operands: Value) -> Value | tuple[Value, ...]:
+        return rule(b, *(stash(b, x) for x in operands))
+
+    return widened
 
 
 def _direct(op: str, boolean: str = "") -> Rule:
@@ -138,7 +154,8 @@ def _divide(b: Builder, x: Value, y: Value) -> Value:
 
 UFUNCS.update(
     floor_divide=floor_divide, power=power, float_power=power, trunc=trunc, expm1=expm1,
-    log1p=log1p, arctan2=arctan2,
+    log1p=log1p, arctan2=arctan2, hypot=hypot, copysign=copysign, signbit=is_negative,
+    logaddexp=_in_float32(logaddexp),
 )  # fmt: skip
 
 
@@ -173,34 +190,37 @@ def _exp2(b: Builder, x: Value) -> Value:
 
 
 @_rule("log2")
+@_in_float32
 def _log2(b: Builder, x: Value) -> Value:
     return b.map("mul", b.map("log", x), 1 / math.log(2))
 
 
 @_rule("log10")
+@_in_float32
 def _log10(b: Builder, x: Value) -> Value:
     return b.map("mul", b.map("log", x), 1 / math.log(10))
 
 
 @_rule("cbrt")
+@_in_float32
 def _cbrt(b: Builder, x: Value) -> Value:
-    root = b.map("mul", b.map("sign", x), b.map("pow", b.map("abs", x), 1 / 3))
-    return b.map("select", b.map("eq", x, 0), x, root)  # either zero as it is
-
-
-@_rule("hypot")
-def _hypot(b: Builder, x: Value, y: Value) -> Value:
-    wide_x, wide_y = stash(b, x), stash(b, y)
-    squares = b.map("add", b.map("mul", wide_x, wide_x), b.map("mul", wide_y, wide_y))
-    return b.cast(b.map("sqrt", squares), x.dtype)
+    """A power, and a step of Newton's: 1/3 is no float, and its error grows with the logarithm."""
+    size = b.map("abs", x)
+    root = b.map("pow", size, 1 / 3)
+    gap = b.map("sub", root, b.map("div", size, b.map("mul", root, root)))
+    better = b.map("sub", root, b.map("div", gap, 3))
+    usual = b.map("logical_and", b.map("gt", size, 0), b.map("lt", size, math.inf))
+    return copysign(b, b.map("select", usual, better, size), x)
 
 
 @_rule("deg2rad", "radians")
+@_in_float32
 def _radians(b: Builder, x: Value) -> Value:
     return b.map("mul", x, math.pi / 180)
 
 
 @_rule("rad2deg", "degrees")
+@_in_float32
 def _degrees(b: Builder, x: Value) -> Value:
     return b.map("mul", x, 180 / math.pi)
 
@@ -218,46 +238,22 @@ def _fmin(b: Builder, x: Value, y: Value) -> Value:
 def _ignoring_nan(b: Builder, op: str, x: Value, y: Value) -> Value:
     if not x.dtype.is_float:
         return b.map(op, x, y)
-    plain = b.map("select", b.map("is_nan", y), x, b.map(op, x, y))
-    return b.map("select", b.map("is_nan", x), y, plain)
-
-
-def _logaddexp(b: Builder, x: Value, y: Value) -> Value:
-    gap = b.map("neg", b.map("abs", b.map("sub", x, y)))
-    same = b.map("eq", x, y)  # covers infinities, whose difference is nan
-    tail = b.map("select", same, math.log(2), log1p(b, b.map("exp", gap)))
-    return b.map("add", b.map("max", x, y), tail)
-
-
-UFUNCS["logaddexp"] = _logaddexp
+    return without_nan(b, op, x, y)
 
 
 @_rule("logaddexp2")
+@_in_float32
 def _logaddexp2(b: Builder, x: Value, y: Value) -> Value:
     scale = math.log(2)
-    total = _logaddexp(b, b.map("mul", x, scale), b.map("mul", y, scale))
+    total = logaddexp(b, b.map("mul", x, scale), b.map("mul", y, scale))
     return b.map("mul", total, 1 / scale)
-
-
-@_rule("signbit")
-def _signbit(b: Builder, x: Value) -> Value:
-    """The sign of NaN cannot be told, and counts as plus."""
-    return is_negative(b, x)
-
-
-def _copysign(b: Builder, x: Value, y: Value) -> Value:
-    size = b.map("abs", x)
-    return b.map("select", is_negative(b, y), b.map("neg", size), size)
-
-
-UFUNCS["copysign"] = _copysign
 
 
 @_rule("modf")
 def _modf(b: Builder, x: Value) -> tuple[Value, Value]:
     whole = trunc(b, x)
     part = b.map("select", b.map("is_inf", x), 0, b.map("sub", x, whole))
-    return _copysign(b, part, x), whole
+    return copysign(b, part, x), whole
 
 
 @_rule("ldexp")
@@ -347,7 +343,7 @@ def apply(ufunc: Any, inputs: tuple[Any, ...], dtype: Any = None) -> Any:
         raise TraceError(
             "integers to negative integer powers are not allowed", hint="make the power a float"
         )
-    operands = [lift(x, kind) for x, kind in zip(inputs, loop, strict=False)]
+    operands = [lift(x, _loop_kind(kind, kinds)) for x, kind in zip(inputs, loop, strict=False)]
 
     def call() -> tuple[Value, ...]:
         found = rule(trace.builder, *operands)
@@ -362,6 +358,13 @@ def apply(ufunc: Any, inputs: tuple[Any, ...], dtype: Any = None) -> Any:
     keep = weak if values[0].dtype.numpy == (default_kinds([weak])[0] if weak else None) else None
     wrapped = tuple(wrap(value, keep) for value in values)
     return wrapped if nout > 1 else wrapped[0]
+
+
+def _loop_kind(kind: np.dtype, given: Sequence[Any]) -> np.dtype:
+    """The dtype that a loop computes in. Where NumPy makes float16 of small integers, that is
+    float32: the result is then cast, and so rounded, whatever reads it."""
+    narrow = kind == np.float16 and all(k != np.float16 for k in given)
+    return np.dtype(np.float32) if narrow else kind
 
 
 def _order(kind: type) -> int:

@@ -15,7 +15,8 @@ from fuser.frontends.onnx.importer.checks import MOST_ITERATIONS
 from fuser.frontends.onnx.importer.registry import OnnxNode, onnx_op
 from fuser.graph.builder import Builder
 from fuser.graph.dims import as_int
-from fuser.graph.ir import Value
+from fuser.graph.ir import TensorType, Value
+from fuser.graph.sizes import same
 from fuser.limits import check_nodes
 
 MOST_HOST_ITERATIONS = 1_000_000
@@ -73,13 +74,13 @@ def loop(b: Builder, node: OnnxNode) -> list[Value | None]:
         going = bool(b.read_scalar(_condition(b, node, condition), "a condition"))
     if limit is not None:
         _check_size(node, body, min(trip_count, MOST_ITERATIONS))
+    if going and trip_count > MOST_ITERATIONS and hands_on(body):
+        _refuse_long(node, trip_count)
     scanned: list[list[Value]] = []
     iteration, endless = 0, False
     while going and iteration < trip_count:
         if iteration >= MOST_ITERATIONS:
-            if endless and trip_count > MOST_HOST_ITERATIONS:
-                raise LimitError("the loop has no end that anybody would see", where=node.where)
-            raise node.unsupported(f"more than {MOST_ITERATIONS} iterations")
+            _refuse_long(node, trip_count if endless else 0)
         first = b.scalar(iteration, dtypes.i64)
         alive = b.scalar(True, dtypes.bool_)
         results = node.expand(body, [first, alive, *carried])
@@ -94,8 +95,38 @@ def loop(b: Builder, node: OnnxNode) -> list[Value | None]:
         iteration += 1
     count = len(body.output) - 1 - len(carried)
     if count and not scanned:
-        raise node.unsupported("no iteration, and scan outputs whose shape is not known")
+        first, alive = b.scalar(0, dtypes.i64), b.scalar(True, dtypes.bool_)
+        rows = node.expand(body, [first, alive, *carried])[1 + len(carried) :]
+        return [*carried, *(_no_rows(b, row) for row in rows)]
     return [*carried, *(_stack(b, [items[i] for items in scanned]) for i in range(count))]
+
+
+def hands_on(body: GraphProto) -> bool:
+    """Whether the condition that a body gives is the one that it is given, so that only the count
+    ends the loop."""
+    made_of = {node.output[0]: node.input[0] for node in body.node if node.op_type == "Identity"}
+    name, wanted = str(body.output[0].name), str(body.input[1].name)
+    for _ in range(len(made_of)):
+        name = made_of.get(name, name)
+    return name == wanted
+
+
+def check_end(where: str, count: int | None) -> None:
+    """Raise LimitError for a loop that only its count ends, None for never, and that not soon."""
+    if count is None or count > MOST_HOST_ITERATIONS:
+        raise LimitError("the loop has no end that anybody would see", where=where)
+
+
+def _refuse_long(node: OnnxNode, count: int) -> None:
+    """Raise for a loop that is not written out; count: of iterations, if only that ends it."""
+    check_end(node.where, count)
+    raise node.unsupported(f"more than {MOST_ITERATIONS} iterations")
+
+
+def _no_rows(b: Builder, row: Value, axis: int = 0) -> Value:
+    """What is stacked where there is no iteration, from the row that one would give."""
+    shape = row.type.shape
+    return b.full(0, TensorType(row.dtype, (*shape[:axis], 0, *shape[axis:])))
 
 
 @onnx_op("Scan", since=8)
@@ -110,8 +141,10 @@ def scan_8(b: Builder, node: OnnxNode) -> list[Value | None]:
     found = [
         _scan(b, node, [_pick(b, s, 0, i) for s in states], [_pick(b, x, 0, i) for x in inputs],
               [0] * count, node.attr("directions", None) or [0] * count, None, None)
-        for i in range(batch)
+        for i in range(max(batch, 1))
     ]  # fmt: skip
+    if not batch:
+        return [_no_rows(b, row) for row in found[0]]
     return [_stack(b, [row[i] for row in found]) for i in range(len(found[0]))]
 
 
@@ -130,7 +163,10 @@ def scan(b: Builder, node: OnnxNode) -> list[Value | None]:
 
 
 def _pick(b: Builder, x: Value, axis: int, index: int) -> Value:
-    """x[..., index, ...] without the axis."""
+    """x[..., index, ...] without the axis; zeros where there is nothing along it."""
+    if same(x.type.shape[axis], 0):
+        shape = x.type.shape
+        return b.full(0, TensorType(x.dtype, (*shape[:axis], *shape[axis + 1 :])))
     return b.squeeze(b.slice_axis(x, axis, index, index + 1), [axis])
 
 
@@ -146,7 +182,8 @@ def _scan(
         raise InvalidModelError("the sequences differ in length", where=node.where)
     _check_size(node, body, length)
     scanned: list[list[Value]] = []
-    for iteration in range(length):
+    first = states
+    for iteration in range(max(length, 1)):  # of no row one, for the types of the results
         items = [
             _pick(b, x, axis, length - 1 - iteration if backward else iteration)
             for x, axis, backward in zip(inputs, axes, directions, strict=True)
@@ -160,9 +197,9 @@ def _scan(
         rows = [items[i] for items in scanned]
         if output_directions and output_directions[i]:
             rows.reverse()
-        axis = output_axes[i] if output_axes else 0
-        outputs.append(_stack(b, rows, node.axis(axis, rows[0].type.rank + 1)))
-    return [*states, *outputs]
+        axis = node.axis(output_axes[i] if output_axes else 0, rows[0].type.rank + 1)
+        outputs.append(_stack(b, rows, axis) if length else _no_rows(b, rows[0], axis))
+    return [*(states if length else first), *outputs]
 
 
 @onnx_op("OptionalHasElement", since=15)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,11 +15,17 @@ from onnx import ModelProto, TensorProto
 from fuser.errors import InvalidModelError, UsageError
 from fuser.frontends.onnx.importer.checks import check_structure, check_text_depth, tensors
 from fuser.frontends.onnx.importer.external import find_external, load_external
+from fuser.frontends.onnx.importer.inference import FAILURES
 from fuser.frontends.onnx.importer.mapped import MappedModel
+from fuser.frontends.onnx.importer.text import check_text
+from fuser.frontends.onnx.importer.types import ELEMENT_BITS
+from fuser.limits import check_structure_bytes
 
 ModelSource: TypeAlias = "str | Path | bytes | ModelProto"
 HOMELESS = frozenset(("SimplifiedLayerNormalization",))
 """Operators that ONNX Runtime puts into the standard domain, whose specification lacks them."""
+STRUCTURE_TIMES = 20
+"""Bytes of memory for a byte of nodes, names and attributes in a file."""
 _TEXT_SUFFIXES = (".onnxtxt", ".onnxtext")
 
 
@@ -81,6 +87,7 @@ def _load_file(path: Path) -> ModelProto:
         try:
             text = data.decode()
             check_text_depth(text, where)
+            check_structure_bytes(STRUCTURE_TIMES * len(text), "the structure of the model")
             model = onnx.parser.parse_model(text)
         except (onnx.parser.ParseError, UnicodeDecodeError) as error:
             raise InvalidModelError(f"not ONNX text: {_line(error)}", where=where) from None
@@ -112,13 +119,27 @@ def _parse(data: bytes, where: str) -> ModelProto:
             ) from None  # fmt: skip
         message = "this is not an ONNX model, or it is cut short"
         raise InvalidModelError(message, where=where) from None
+    _check_structure_size(model, len(data))
     _require_graph(model, where)
     return model
+
+
+def _check_structure_size(model: ModelProto, size: int) -> None:
+    """Raise OutOfMemoryError if what a message of `size` bytes has beside weights takes more memory
+    than allowed: in messages, copies of them and graphs it takes many times its bytes."""
+    bits = (ELEMENT_BITS.get(tensor.data_type, 32) for tensor in model.graph.initializer)
+    weights = sum(
+        max(math.prod(tensor.dims), 0) * each // 8
+        for tensor, each in zip(model.graph.initializer, bits, strict=True)
+        if not len(tensor.external_data)
+    )
+    check_structure_bytes(STRUCTURE_TIMES * (size - weights), "the structure of the model")
 
 
 def _require_graph(model: ModelProto, where: str) -> None:
     if not model.HasField("graph") or not model.ir_version:
         raise InvalidModelError("this is not an ONNX model: it has no graph", where=where)
+    check_text(model, where)
 
 
 def without_weights(model: ModelProto) -> ModelProto:
@@ -143,12 +164,7 @@ def without_weights(model: ModelProto) -> ModelProto:
 
 def _check(model: ModelProto, where: str) -> None:
     """Check all but the weights, whose data import reads anyway: gigabytes would take seconds."""
-    try:
-        light = without_weights(model)
-    except (UnicodeDecodeError, TypeError):  # names of weights, which protobuf hands out as bytes
-        raise InvalidModelError("a name in the model is not UTF-8", where=where) from None
-    if not all(isinstance(name, str) for name in _names(light.graph)):
-        raise InvalidModelError("a name in the model is not UTF-8", where=where)
+    light = without_weights(model)
     for info in light.graph.output:
         if not info.HasField("type"):
             info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
@@ -160,7 +176,7 @@ def _check(model: ModelProto, where: str) -> None:
     check_structure(model, where)
     try:
         onnx.checker.check_model(light)
-    except (onnx.checker.ValidationError, ValueError) as error:
+    except FAILURES as error:
         message = f"the model breaks the ONNX specification: {_line(error)}"
         raise InvalidModelError(message, where=where) from None
 
@@ -190,6 +206,9 @@ def check_types(model: ModelProto) -> None:
             return
         message = f"the model breaks the ONNX specification: {_line(error)}"
         raise InvalidModelError(message) from None
+    except FAILURES as error:
+        message = f"the model breaks the ONNX specification: {_line(error)}"
+        raise InvalidModelError(message) from None
 
 
 def _has_body(op_type: str) -> bool:
@@ -197,18 +216,6 @@ def _has_body(op_type: str) -> bool:
         return False
     schema: Any = onnx.defs.get_schema(op_type)
     return bool(schema.has_function or schema.has_context_dependent_function)
-
-
-def _names(graph: onnx.GraphProto) -> Iterator[str]:
-    """Every name that import reads. Protobuf does not check their encoding."""
-    yield graph.name
-    for info in (*graph.input, *graph.output):
-        yield info.name
-        for dim in info.type.tensor_type.shape.dim:
-            yield dim.dim_param
-    for node in graph.node:
-        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
-        yield from (attribute.name for attribute in node.attribute)
 
 
 def _line(error: Exception) -> str:

@@ -13,6 +13,7 @@ from fuser.frontends.onnx.importer.registry import OnnxNode, onnx_op
 from fuser.graph.builder import Builder, broadcast_shapes, infer_minus_one
 from fuser.graph.dims import Dim, DimExpr, as_int, is_decided, maximum, minimum, product
 from fuser.graph.ir import Value
+from fuser.limits import check_table
 
 
 @onnx_op("Reshape")
@@ -211,7 +212,9 @@ def _pad_mirrored(
     for axis, (before, after) in enumerate(zip(low, high, strict=True)):
         if before == after == 0:
             continue
-        index = np.arange(as_int(x.type.shape[axis]))
+        size = as_int(x.type.shape[axis])
+        check_table("the places of a padded axis", size + max(0, before) + max(0, after), arrays=3)
+        index = np.arange(size)
         index = index[max(0, -before) : len(index) - max(0, -after)]
         widths = (max(0, before), max(0, after))
         index = np.pad(index, widths, mode=mode)  # type: ignore[call-overload]

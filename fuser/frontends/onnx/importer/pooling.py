@@ -22,6 +22,7 @@ from fuser.graph.builder import Builder
 from fuser.graph.dims import Dim, as_int, product
 from fuser.graph.ir import TensorType, Value
 from fuser.graph.windows import reduce_windows
+from fuser.limits import check_table
 
 
 @dataclass(frozen=True)
@@ -192,9 +193,11 @@ def average(b: Builder, node: OnnxNode) -> Value:
 def _window_counts(b: Builder, pool: _Pool, x: Value, total: Value, include: bool) -> Value:
     """How many elements each window averages, stretched to the shape of total."""
     sizes = [as_int(size) for size in x.type.shape[2:]]
-    ones = np.ones(sizes, x.dtype.numpy)
     # Numbers as well, now that the sizes are.
     inner: Padding = tuple((int(low), int(high)) for low, high in pool.padding)
+    padded = [size + low + high for size, (low, high) in zip(sizes, inner, strict=True)]
+    check_table("the sizes of pooled windows", *padded, arrays=4)
+    ones = np.ones(sizes, x.dtype.numpy)
     if include:
         ones = np.pad(ones, inner, constant_values=1)
         inner = ((0, 0),) * len(sizes)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import onnx
@@ -22,11 +23,13 @@ from fuser.dtypes import NARROW, DType, u8
 from fuser.errors import (
     FuserError,
     InvalidModelError,
+    LimitError,
     ParseError,
     UnsupportedError,
     UnsupportedOpError,
     UsageError,
 )
+from fuser.frontends.onnx.importer.constraints import check_constraints
 from fuser.frontends.onnx.importer.functions import body_opsets, inline_functions, schema_body
 from fuser.frontends.onnx.importer.loading import ModelSource, load_model
 from fuser.frontends.onnx.importer.narrow import NARROW_MOVES, NARROW_OPS, narrow_of, to_codes
@@ -38,6 +41,7 @@ from fuser.graph.ir import Graph, Node, SourceKind, SourceNode, TensorType, Valu
 from fuser.graph.ops.primitive import Array
 from fuser.graph.passes.dce import remove_dead_nodes
 from fuser.graph.touched import touched
+from fuser.limits import NODE_BYTES, check_bytes, check_structure_bytes
 
 _log = logging.getLogger("fuser")
 
@@ -111,6 +115,8 @@ class _Reader:
         # passes its operand on, a function calls it otherwise.
         self.made_by: dict[tuple[str, Value], str] = {}
         self.failed: set[str] = set()
+        # Bytes of the constants that operators made, as far as the graph's nodes were counted.
+        self.tables, self.counted = 0, 0
         self.unsupported: list[str] = []
 
     def read(self) -> Graph:
@@ -205,10 +211,11 @@ class _Reader:
 
     def _constant(self, array: Array, name: str) -> Value:
         dtype = narrow_of(array)
-        if dtype is None:
-            return self.graph.constant(array, (name,))
-        value = self.graph.constant(to_codes(array), (name,))
-        self.codes[value] = dtype
+        held = array if dtype is None else to_codes(array)
+        value = self.graph.constant(held, (name,))
+        self.tables -= held.nbytes  # a weight, which is counted with the plan
+        if dtype is not None:
+            self.codes[value] = dtype
         return value
 
     def inline(self, body: GraphProto, operands: Sequence[Value]) -> list[Value]:
@@ -265,18 +272,15 @@ class _Reader:
                 self._fail(proto, f"{node.where} (opset {opset}): operands of a narrow dtype")
                 return
         try:
-            node.attrs = {a.name: _attribute(a, node.where) for a in proto.attribute}
-            results = handler(Builder(self.graph, (name,)), node)
+            builder = Builder(self.graph, (name,))
+            with _blaming(node):
+                node.attrs = attributes_of(proto, node.where)
+                check_constraints(builder, node)
+                results = handler(builder, node)
         except UnsupportedOpError as error:
             self._fail(proto, error.what)
             return
-        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-            # A handler met attributes or operands that no valid model has.
-            message = f"the node is malformed: {type(error).__name__}: {error}"
-            raise InvalidModelError(message, where=node.where) from error
-        except FuserError as error:
-            error.where = error.where if error.where not in ("", name) else node.where
-            raise
+        self._count_tables(node.where)
         outputs: list[Value | None] = [results] if isinstance(results, Value) else list(results)
         if proto.op_type in NARROW_MOVES and (dtype := node.narrow(0)):
             for value in outputs:
@@ -285,6 +289,20 @@ class _Reader:
         self._bind_outputs(proto, node, outputs, self.graph.nodes[first:])
         if self.seen:
             self.seen(proto, name, self.graph, first, self.values)
+
+    def _count_tables(self, where: str) -> None:
+        """Raise OutOfMemoryError once the constants that operators made, the weights of the model
+        aside, take more bytes than allowed."""
+        for node in self.graph.nodes[self.counted :]:
+            if node.op == "constant":
+                self.tables += node.attrs["value"].nbytes
+        self.counted = len(self.graph.nodes)
+        try:
+            check_bytes(self.tables, "what operators keep on the host")
+            check_structure_bytes(NODE_BYTES * self.counted, "the graph")
+        except LimitError as error:
+            error.where = error.where or where
+            raise
 
     def _expand(self, proto: NodeProto, domain: str, opset: int) -> bool:
         """Write out the function body that the schema of an operator has, if it has one."""
@@ -295,6 +313,11 @@ class _Reader:
         body = schema_body(proto, domain, opset, types)
         if body is None:
             return False
+        name = proto.name or proto.op_type
+        node = OnnxNode(name, proto.op_type, domain, opset, operands, list(proto.output))
+        with _blaming(node):
+            node.attrs = attributes_of(proto, node.where)
+            check_constraints(Builder(self.graph, (name,)), node)
         before, unsupported = self.opsets, len(self.unsupported)
         scopes = self.values, self.initializers, self.depends
         depends = {name: self.depends[operand] for name, operand in
@@ -402,7 +425,11 @@ def _input_type(info: ValueInfoProto) -> TensorType:
     shape = tuple(
         _read_dim(dim, f"{info.name}_dim{axis}") for axis, dim in enumerate(tensor.shape.dim)
     )
-    return TensorType(dtype, shape)
+    try:
+        return TensorType(dtype, shape)
+    except LimitError as error:
+        error.where = f"input {info.name}"
+        raise
 
 
 def _join(sources: Iterable[str]) -> str:
@@ -466,8 +493,31 @@ def captured_names(node: NodeProto) -> set[str]:
     return found
 
 
+@contextmanager
+def _blaming(node: OnnxNode) -> Iterator[None]:
+    """Errors in the block name the node. What is not a FuserError becomes an InvalidModelError:
+    importers met attributes or operands that no valid model has."""
+    try:
+        yield
+    except (AttributeError, ArithmeticError, AssertionError, LookupError, TypeError,
+            ValueError) as error:  # fmt: skip
+        message = f"the node is malformed: {type(error).__name__}: {error}"
+        raise InvalidModelError(message, where=node.where) from error
+    except FuserError as error:
+        error.where = error.where if error.where not in ("", node.name) else node.where
+        raise
+
+
+def attributes_of(proto: NodeProto, where: str) -> dict[str, Any]:
+    """The Python values of the attributes of a node."""
+    return {attribute.name: _attribute(attribute, where) for attribute in proto.attribute}
+
+
 def _attribute(attribute: AttributeProto, where: str) -> Any:
     """The Python value of an attribute: strings decoded, tensors as arrays, graphs as they are."""
+    if attribute.ref_attr_name:
+        what = f"{attribute.name} refers to {attribute.ref_attr_name!r}, outside of a function"
+        raise InvalidModelError(what, where=where)
     if attribute.type == AttributeProto.TENSOR:
         return tensor_array(attribute.t, where)
     value = onnx.helper.get_attribute_value(attribute)

@@ -14,7 +14,7 @@ from fuser.frontends.onnx.importer.registry import OnnxNode, onnx_op
 from fuser.graph import compose
 from fuser.graph.builder import Builder
 from fuser.graph.dims import as_int
-from fuser.graph.ir import Value
+from fuser.graph.ir import TensorType, Value
 
 Activation = Callable[[Value], Value]
 
@@ -151,7 +151,10 @@ def recurrent(b: Builder, node: OnnxNode) -> list[Value | None]:
         )
         backward = way == "reverse" or index == 1
         steps = _run(b, node, direction, x, lengths, backward)
-        results.append(b.concat([b.unsqueeze(step, [0, 1]) for step in steps], 0))
+        if steps:
+            results.append(b.concat([b.unsqueeze(step, [0, 1]) for step in steps], 0))
+        else:
+            results.append(b.full(0, TensorType(x.dtype, (0, 1, batch, hidden))))
         states.append(b.unsqueeze(direction.state, [0]))
         if direction.cell is not None:
             cells.append(b.unsqueeze(direction.cell, [0]))

@@ -1,7 +1,7 @@
 """Resize and Upsample: axis by axis, as a weighted sum of gathers with fixed indices.
 
 Sizes and scales are known, so where an output element reads and with which weights is constant. An
-axis with many taps (antialiasing) is a matmul with the matrix of its weights instead.
+axis with many taps (antialiasing) is one gather, whose windows are summed.
 Source: the operator page of Resize; `test/case/node/resize.py` for what it leaves open.
 """
 
@@ -20,6 +20,7 @@ from fuser.graph.builder import Builder
 from fuser.graph.dims import as_int
 from fuser.graph.ir import Value
 from fuser.graph.ops.primitive import Array
+from fuser.limits import check_table
 
 _MOST_GATHERS = 4
 
@@ -136,6 +137,7 @@ def _resize(b: Builder, node: OnnxNode, axes: list[_Axis], coordinates: str, nea
 
 def _origin(item: _Axis, mode: str) -> Array:
     """Where in the operand each output element of the axis lies, float64 [result]."""
+    check_table("the positions of a resized axis", item.result, arrays=4)
     at = np.arange(item.result, dtype=np.float64)
     length = item.scale * item.size
     match mode:
@@ -183,6 +185,7 @@ def _taps(node: OnnxNode, item: _Axis, origin: Array, mode: str, nearest: str) -
             kernel, reach = lambda distance: _cubic(distance, a), 2.0
         scale = min(item.scale, 1.0) if node.attr("antialias", 0) else 1.0
         steps = math.ceil(reach / scale)
+        check_table("the weights of a resized axis", 2 * steps, item.result, arrays=6)
         index = base + np.arange(1 - steps, steps + 1)[:, None]
         weight = kernel(scale * (index - origin))
         if node.attr("exclude_outside", 0):
@@ -207,7 +210,7 @@ def _cubic(distance: Array, a: float) -> Array:
 
 def _apply(b: Builder, x: Value, axis: int, taps: _Taps) -> Value:
     if len(taps.index) > _MOST_GATHERS:
-        return _apply_matrix(b, x, axis, taps)
+        return _apply_windows(b, x, axis, taps)
     total: Value | None = None
     for index, weight in zip(taps.index, taps.weight, strict=True):
         part = b.emit("gather", x, b.constant(index), axis=axis)
@@ -219,11 +222,11 @@ def _apply(b: Builder, x: Value, axis: int, taps: _Taps) -> Value:
     return total
 
 
-def _apply_matrix(b: Builder, x: Value, axis: int, taps: _Taps) -> Value:
-    """The matmul of an axis with the matrix of its weights."""
-    rank = x.type.rank
-    matrix = np.zeros((as_int(x.type.shape[axis]), taps.index.shape[1]))
-    for index, weight in zip(taps.index, taps.weight, strict=True):
-        np.add.at(matrix, (index, np.arange(len(index))), weight)
-    result = b.dot(x, b.constant(matrix.astype(x.dtype.numpy)), ((axis,), (0,)))
-    return b.transpose(result, [*range(axis), rank - 1, *range(axis, rank - 1)])
+def _apply_windows(b: Builder, x: Value, axis: int, taps: _Taps) -> Value:
+    """The taps of each output gathered along an axis of their own, weighted and summed. A matmul
+    with the matrix of the weights would multiply all other elements by 0, and infinities with them.
+    """
+    part = b.emit("gather", x, b.constant(taps.index.T), axis=axis)
+    factor = b.constant(taps.weight.T.astype(x.dtype.numpy))
+    weighted = b.map("mul", part, b.broadcast(factor, part.type.shape, (axis, axis + 1)))
+    return b.reduce("reduce_sum", weighted, [axis + 1])

@@ -19,6 +19,7 @@ from fuser.frontends.onnx.importer.registry import OnnxNode, onnx_op
 from fuser.graph.builder import Builder
 from fuser.graph.dims import Dim, as_int, maximum, product
 from fuser.graph.ir import Value
+from fuser.limits import check_table
 
 
 def _clamp(b: Builder, x: Value, low: float, high: float) -> Value:
@@ -266,6 +267,7 @@ def deform_conv(b: Builder, node: OnnxNode) -> Value:
     pads = list(node.attr("pads", None) or [0] * 4)
     shape = (batch, spans, taps, *out)
     moved = b.reshape(offset, (batch, spans, taps, 2, *out))
+    check_table("the taps of a window", 2, taps, arrays=4)
     grid = np.stack(np.meshgrid(*map(np.arange, window), indexing="ij")).reshape(2, taps)
     coordinates = []
     for axis in range(2):

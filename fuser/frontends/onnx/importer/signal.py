@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from fuser import dtypes
+from fuser.errors import InvalidModelError
 from fuser.frontends.onnx.importer.registry import OnnxNode, onnx_op
 from fuser.frontends.onnx.importer.types import onnx_dtype
 from fuser.graph.builder import Builder
 from fuser.graph.dims import as_int
 from fuser.graph.ir import TensorType, Value
 from fuser.graph.ops.primitive import Array
+from fuser.limits import check_table
 
 
 def _fit(b: Builder, x: Value, axis: int, length: int) -> Value:
@@ -25,6 +27,7 @@ def _fit(b: Builder, x: Value, axis: int, length: int) -> Value:
 
 def _waves(inputs: int, outputs: int, length: int, sign: int) -> tuple[Array, Array]:
     """cos and sin of sign * 2 pi i k / length, [inputs, outputs], exact modulo 2 pi."""
+    check_table("the matrix of a Fourier transform", inputs, outputs, arrays=6)
     steps = np.outer(np.arange(inputs), np.arange(outputs)) % length
     angle = 2 * np.pi * steps / length
     return np.cos(angle), sign * np.sin(angle)
@@ -56,6 +59,7 @@ def _transform(
         cos, sin = cos / length, sin / length
     if inverse and onesided:
         # The missing half is the conjugate of this one: what is not its own mirror counts twice.
+        check_table("the weights of a Fourier transform", half)
         weight = np.full((half, 1), 2.0)
         weight[0] = 1.0
         if length % 2 == 0:
@@ -100,6 +104,7 @@ def stft(b: Builder, node: OnnxNode) -> Value:
     if x.type.rank == 2:
         x = b.unsqueeze(x, [2])
     frames = (as_int(x.type.shape[1]) - length) // step + 1
+    check_table("the places of the frames", frames, length, arrays=2)
     index = step * np.arange(frames)[:, None] + np.arange(length)
     cut = b.emit("gather", x, b.constant(index), axis=1)  # [batch, frames, length, parts]
     if window is not None:
@@ -115,20 +120,19 @@ def mel_weights(b: Builder, node: OnnxNode) -> Value:
     low, high = (float(b.read_scalar(node.operand(i), "an edge")) for i in (3, 4))
     bins = length // 2 + 1
     ends = 2595 * np.log10(1 + np.array([low, high]) / 700)
+    check_table("the mel filters", bins, bands + 2, arrays=8)
     mel = ends[0] + np.arange(bands + 2) * ((ends[1] - ends[0]) / (bands + 2))
     hertz = 700 * (np.power(10, mel / 2595) - 1)
     corner = ((length + 1) * hertz // rate).astype(np.int64)
-    matrix = np.zeros((bins, bands))
-    for band in range(bands):
-        start, centre, end = corner[band : band + 3]
-        if centre == start:
-            matrix[centre, band] = 1
-        else:
-            rise = np.arange(start, centre + 1)
-            matrix[rise, band] = (rise - start) / (centre - start)
-        if end > centre:
-            fall = np.arange(centre, end)
-            matrix[fall, band] = (end - fall) / (end - centre)
+    if not (corner.min() >= 0 and corner[:-1].max() < bins and corner[-1] <= bins):
+        what = f"the mel bands reach from bin {corner.min()} to {corner.max()} of {bins}"
+        raise InvalidModelError(what, where=node.where)
+    start, centre, end = (corner[i : i + bands] for i in range(3))
+    at = np.arange(bins)[:, None]
+    rise = np.where(centre == start, 1.0, (at - start) / np.maximum(centre - start, 1))
+    fall = (end - at) / np.maximum(end - centre, 1)
+    matrix = np.where((at >= centre) & (at < end), fall, 0.0)
+    matrix = np.where((at >= start) & (at <= centre) & ((at < centre) | (at >= end)), rise, matrix)
     dtype = onnx_dtype(node.attr("output_datatype", 1), node.where)
     return b.constant(matrix.astype(dtype.numpy))
 

@@ -38,6 +38,10 @@ _NARROW: dict[int, DType] = {
 }  # fmt: skip
 
 
+ELEMENT_BITS = {number: dtype.bits for number, dtype in (*_DTYPES.items(), *_NARROW.items())}
+"""Bits of an element of each element type that kernels compute on."""
+
+
 def narrow_dtype(elem_type: int) -> DType | None:
     """The DType of an element type that is carried as codes of a byte (narrow.py), else None."""
     return _NARROW.get(elem_type)
@@ -71,9 +75,16 @@ def is_supported(elem_type: int) -> bool:
 def tensor_array(tensor: TensorProto, where: str = "") -> Array:
     """The array of a TensorProto. Raises UnsupportedDTypeError, InvalidModelError."""
     dtype = narrow_dtype(tensor.data_type) or onnx_dtype(tensor.data_type, where or tensor.name)
+    array = host_array(tensor, where)
+    return array if array.dtype == dtype.numpy else array.view(dtype.numpy)
+
+
+def host_array(tensor: TensorProto, where: str = "") -> Array:
+    """The array of a TensorProto of any element type, strings among them, as the onnx package makes
+    it. Raises InvalidModelError."""
     try:
         array: Array = onnx.numpy_helper.to_array(tensor)
-    except (ValueError, TypeError) as error:
+    except (KeyError, OverflowError, ValueError, TypeError) as error:
         message = f"the tensor {tensor.name} has broken data: {error}"
         raise InvalidModelError(message, where=where) from None
-    return array if array.dtype == dtype.numpy else array.view(dtype.numpy)
+    return array

@@ -11,8 +11,14 @@ from fuser.frontends.torch.importer.importer import (
     Imported,
     Input,
     check_operators,
+    failed_node,
     import_fx,
+    is_ignored,
     tensor_array,
+    without_handler,
 )
 
-__all__ = ["Imported", "Input", "check_operators", "import_fx", "tensor_array"]
+__all__ = [
+    "Imported", "Input", "check_operators", "failed_node", "import_fx", "is_ignored",
+    "tensor_array", "without_handler",
+]  # fmt: skip

@@ -19,13 +19,19 @@ def matmul(b: Builder, x: Value, y: Value, **_: Any) -> Value:
 
 
 def _scaled(b: Builder, x: Value, factor: Any) -> Value:
-    return x if factor == 1 else b.map("mul", x, factor)
+    """In float32 for 16-bit floats: the factor keeps its digits."""
+    return x if factor == 1 else b.map("mul", compose.stash(b, x), factor)
 
 
 @aten("addmm", "baddbmm", "addmv")
 def addmm(b: Builder, bias: Value, x: Value, y: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
     product = _scaled(b, b.matmul(x, y), alpha)
-    return product if beta == 0 else b.map("add", product, _scaled(b, bias, beta))
+    if beta == 0:
+        return b.cast(product, x.dtype)
+    addend = _scaled(b, bias, beta)
+    if product.dtype is not addend.dtype:
+        product, addend = compose.stash(b, product), compose.stash(b, addend)
+    return b.cast(b.map("add", product, addend), x.dtype)
 
 
 @aten("linear")
@@ -45,8 +51,9 @@ def attention(
     if q.type.rank > 3 and k.shape[-3] != q.shape[-3]:  # enable_gqa
         k, v = (_repeat_heads(b, x, q.shape[-3] // k.shape[-3]) for x in (k, v))
     scores = b.matmul(q, b.swap(k, q.type.rank - 2, q.type.rank - 1))
-    scores = b.map("mul", scores, q.shape[-1] ** -0.5 if scale is None else scale)
-    weights = _attention_weights(b, compose.stash(b, scores), mask, is_causal)
+    factor = int(q.shape[-1]) ** -0.5 if scale is None else scale
+    scores = b.map("mul", compose.stash(b, scores), factor)
+    weights = _attention_weights(b, scores, mask, is_causal)
     return b.matmul(b.cast(weights, v.dtype), v)
 
 
@@ -85,7 +92,7 @@ def attention_backward(
     of softmax are p (dp - sum(p dp)), and sum(p dp) = sum(out grad). [length, length] matrices are
     rounded to the dtype of v where matmuls read them; what lies between is float32."""
     rank, narrow = q.type.rank, v.dtype
-    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    factor = int(q.shape[-1]) ** -0.5 if scale is None else scale
     heads = k.shape[-3] if rank > 2 else 1
     times = q.shape[-3] // heads if grouped and rank > 2 else 1
     if times != 1:

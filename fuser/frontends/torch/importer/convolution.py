@@ -15,7 +15,8 @@ from fuser.errors import UnsupportedError
 from fuser.frontends.torch.importer.registry import aten
 from fuser.graph import compose
 from fuser.graph.builder import Builder
-from fuser.graph.ir import Value
+from fuser.graph.ir import TensorType, Value
+from fuser.graph.sizes import same
 
 FEW_CHANNELS = 256
 """Channels at all places of the window together up to which one matmul reads them side by side."""
@@ -39,6 +40,15 @@ def convolution(
     batched = x.type.rank == weight.type.rank
     x = x if batched else b.unsqueeze(x, [0])
     steps, pads, spacing = (spread(v, rank) for v in (strides, padding, dilation))
+    if not transposed and same(x.shape[1], 0):
+        # PyTorch's result has no channels either, whatever the weight says.
+        reach = [s * (n - 1) + 1 for s, n in zip(spacing, weight.shape[2:], strict=True)]
+        places = [
+            (size + 2 * pad - k) // step + 1
+            for size, pad, k, step in zip(x.shape[2:], pads, reach, steps, strict=True)
+        ]
+        outer = (x.shape[0], 0) if batched else (0,)
+        return b.full(0, TensorType(x.dtype, (*outer, *places)))
     if transposed:
         extra = spread(output_padding, rank)
         result = _transposed(b, x, weight, steps, pads, spacing, extra, groups)

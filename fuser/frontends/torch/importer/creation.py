@@ -13,29 +13,36 @@ from fuser.frontends.torch.importer.registry import aten, optional_dtype
 from fuser.graph.builder import Builder
 from fuser.graph.dims import DimExpr, maximum
 from fuser.graph.ir import TensorType, Value
+from fuser.limits import check_table
 
 
 def _default(fill: Any) -> DType:
     if isinstance(fill, bool):
         return dtypes.bool_
+    if isinstance(fill, Value):  # a number that kernels compute
+        return dtypes.f32
     return dtypes.i64 if isinstance(fill, int | DimExpr) else dtypes.f32
 
 
 @aten("full")
 def full(b: Builder, shape: Any, fill: Any, *, dtype: Any = None, **_: Any) -> Value:
-    return b.full(fill, TensorType(optional_dtype(dtype, _default(fill)), tuple(shape)))
+    return _filled(b, fill, TensorType(optional_dtype(dtype, _default(fill)), tuple(shape)))
+
+
+def _filled(b: Builder, fill: Any, type: TensorType) -> Value:
+    if isinstance(fill, Value):
+        return b.broadcast_to(b.cast(fill, type.dtype), type.shape)
+    return b.full(fill, type)
 
 
 @aten("full_like")
 def full_like(b: Builder, x: Value, fill: Any, *, dtype: Any = None, **_: Any) -> Value:
-    return b.full(fill, TensorType(optional_dtype(dtype, x.dtype), x.type.shape))
+    return _filled(b, fill, TensorType(optional_dtype(dtype, x.dtype), x.type.shape))
 
 
 @aten("fill.Scalar", "fill")
 def fill(b: Builder, x: Value, value: Any) -> Value:
-    if isinstance(value, Value):
-        return b.broadcast_to(b.cast(value, x.dtype), x.type.shape)
-    return b.full(value, x.type)
+    return _filled(b, value, x.type)
 
 
 @aten("zeros", "empty", "empty_permuted")
@@ -82,7 +89,8 @@ def new_full(b: Builder, x: Value, shape: Any, value: Any, *, dtype: Any = None,
 
 @aten("scalar_tensor")
 def scalar_tensor(b: Builder, value: Any, *, dtype: Any = None, **_: Any) -> Value:
-    return b.scalar(value, optional_dtype(dtype, dtypes.f32))
+    result = optional_dtype(dtype, dtypes.f32)
+    return b.cast(value, result) if isinstance(value, Value) else b.scalar(value, result)
 
 
 def _line(b: Builder, start: Any, end: Any, step: Any, dtype: Any) -> Value:
@@ -95,8 +103,10 @@ def _line(b: Builder, start: Any, end: Any, step: Any, dtype: Any) -> Value:
         size = math.ceil((end - start) / step)
         start, end, step = (math.trunc(bound) for bound in (start, end, step))
         if result is not dtypes.i64:
+            check_table("the numbers of arange", size, arrays=2)
             return b.constant((start + step * np.arange(size)).astype(result.numpy))
     elif not whole:
+        check_table("the numbers of arange", math.ceil((end - start) / step), arrays=2)
         return b.constant(np.arange(start, end, step).astype(result.numpy))
     size = maximum(0, -(-(end - start) // step))
     value = b.iota((size,), 0, result if result.is_integer else dtypes.i64)
@@ -131,6 +141,7 @@ def iota(
 @aten("linspace")
 def linspace(b: Builder, start: Any, end: Any, steps: int, *, dtype: Any = None, **_: Any) -> Value:
     result = optional_dtype(dtype, dtypes.f32)
+    check_table("the numbers of linspace", steps, arrays=3)
     return b.constant(np.linspace(start, end, steps).astype(result.numpy))
 
 

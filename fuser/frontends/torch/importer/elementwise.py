@@ -14,9 +14,12 @@ from fuser.frontends.torch.importer.registry import (
     as_values,
     aten,
     dtype_of,
+    in_opmath,
+    keeps_digits,
     promote,
     to_float,
 )
+from fuser.frontends.torch.importer.rounding import as_stored
 from fuser.graph import compose, numeric
 from fuser.graph.builder import Builder
 from fuser.graph.ir import Value
@@ -33,10 +36,27 @@ def _binary(op: str, boolean: str = "") -> Handler:
     return handler
 
 
+def _scaled(op: str, boolean: str = "") -> Handler:
+    """A product or quotient. A number beside 16-bit floats, or a wider tensor without axes, keeps
+    its digits there: PyTorch computes in float32."""
+
+    def handler(b: Builder, x: Any, y: Any, alpha: Any = 1) -> Value:
+        dtype = promote(x, y)
+        work = dtype if keeps_digits(dtype, y) else dtype.compute
+        left, right = as_operands(b, (x, y), work)
+        return b.cast(
+            b.map(boolean if boolean and dtype is dtypes.bool_ else op, left, right), dtype
+        )
+
+    return handler
+
+
 def _compare(op: str, boolean: str = "") -> Handler:
     def handler(b: Builder, x: Any, y: Any) -> Value:
         dtype = promote(x, y)
         left, right = as_operands(b, (x, y), dtypes.u8 if dtype is dtypes.bool_ else dtype)
+        if isinstance(x, Value) and isinstance(y, Value):
+            left, right = as_stored(b, left), as_stored(b, right)
         return b.map(op, left, right)
 
     return handler
@@ -68,11 +88,10 @@ def _rounding(op: str) -> Handler:
 for _name, _handler in {
     "add": _binary("add", "logical_or"),
     "sub": _binary("sub"),
-    "mul": _binary("mul", "logical_and"),
+    "mul": _scaled("mul", "logical_and"),
     "maximum": _binary("max", "logical_or"),
     "minimum": _binary("min", "logical_and"),
     "fmod": _binary("fmod"),
-    "remainder": _binary("mod"),
     "bitwise_and": _binary("bitwise_and", "logical_and"),
     "bitwise_or": _binary("bitwise_or", "logical_or"),
     "bitwise_xor": _binary("bitwise_xor", "logical_xor"),
@@ -86,7 +105,7 @@ for _name, _handler in {
     "logical_not": _truth("logical_not"),
     **{name: _compare(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     **{name: _real(name) for name in (
-        "exp", "log", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tan", "asin", "acos", "atan",
+        "exp", "log", "sqrt", "rsqrt", "sin", "cos", "tan", "asin", "acos", "atan",
         "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf",
     )},
     **{name: _rounding(name) for name in ("floor", "ceil")},
@@ -129,8 +148,9 @@ def round_(b: Builder, x: Value, decimals: int = 0) -> Value:
         return x
     if not decimals:
         return b.map("round", x)
-    scale = 10.0**decimals
-    return b.map("div", b.map("round", b.map("mul", x, scale)), scale)
+    scale = 10.0 ** abs(decimals)  # exact; its reciprocal is not
+    there, back = ("div", "mul") if decimals < 0 else ("mul", "div")
+    return b.map(back, b.map("round", b.map(there, x, scale)), scale)
 
 
 @aten("trunc", "fix")
@@ -138,20 +158,40 @@ def trunc(b: Builder, x: Value) -> Value:
     return numeric.trunc(b, x)
 
 
+@aten("reciprocal")
+@in_opmath
+def reciprocal(b: Builder, x: Value) -> Value:
+    """Rounded at once: PyTorch makes `number / x` of it, whose product is rounded again."""
+    return b.map("reciprocal", b.cast(x, to_float(x.dtype)))
+
+
+@aten("remainder")
+def remainder(b: Builder, x: Any, y: Any) -> Value:
+    """With the sign of y; where nothing is left, the zero has that of x, as PyTorch has it."""
+    left, right = as_values(b, (x, y), promote(x, y))
+    if not left.dtype.is_float:
+        return b.map("mod", left, right)
+    rest = b.map("fmod", left, right)
+    apart = b.map("logical_xor", b.map("lt", rest, 0), b.map("lt", right, 0))
+    apart = b.map("logical_and", b.map("ne", rest, 0), apart)
+    return b.map("select", apart, b.map("add", rest, right), rest)
+
+
 @aten("div", "true_divide")
 def div(b: Builder, x: Any, y: Any, *, rounding_mode: str | None = None) -> Value:
     dtype = promote(x, y)
     if rounding_mode is None:
         dtype = to_float(dtype)
+    work = dtype if keeps_digits(dtype, y) else dtype.compute
     if rounding_mode == "floor":
-        return numeric.floor_divide(b, *as_values(b, (x, y), dtype))
-    quotient = b.map("div", *as_operands(b, (x, y), dtype))
-    return numeric.trunc(b, quotient) if rounding_mode == "trunc" else quotient
+        return b.cast(numeric.floor_divide(b, *as_values(b, (x, y), work)), dtype)
+    quotient = b.map("div", *as_operands(b, (x, y), work))
+    return b.cast(numeric.trunc(b, quotient) if rounding_mode == "trunc" else quotient, dtype)
 
 
 @aten("floor_divide")
 def floor_divide(b: Builder, x: Any, y: Any) -> Value:
-    return numeric.floor_divide(b, *as_values(b, (x, y), promote(x, y)))
+    return div(b, x, y, rounding_mode="floor")
 
 
 @aten("pow")
@@ -180,18 +220,15 @@ def exp2(b: Builder, x: Value) -> Value:
 
 
 @aten("log2")
+@in_opmath
 def log2(b: Builder, x: Value) -> Value:
     return b.map("mul", b.map("log", b.cast(x, to_float(x.dtype))), 1 / math.log(2))
 
 
 @aten("log10")
+@in_opmath
 def log10(b: Builder, x: Value) -> Value:
     return b.map("mul", b.map("log", b.cast(x, to_float(x.dtype))), 1 / math.log(10))
-
-
-@aten("erfc")
-def erfc(b: Builder, x: Value) -> Value:
-    return b.map("add", b.map("neg", b.map("erf", b.cast(x, to_float(x.dtype)))), 1)
 
 
 @aten("square")
@@ -201,9 +238,33 @@ def square(b: Builder, x: Value) -> Value:
 
 @aten("hypot")
 def hypot(b: Builder, x: Value, y: Value) -> Value:
-    wide_x, wide_y = compose.stash(b, x), compose.stash(b, y)
-    squares = b.map("add", b.map("mul", wide_x, wide_x), b.map("mul", wide_y, wide_y))
-    return b.cast(b.map("sqrt", squares), x.dtype)
+    return numeric.hypot(b, *as_values(b, (x, y), to_float(promote(x, y))))
+
+
+@aten("signbit")
+def signbit(b: Builder, x: Value) -> Value:
+    return b.cast(
+        numeric.is_negative(b, b.cast(x, dtypes.u8) if x.dtype is dtypes.bool_ else x), dtypes.bool_
+    )
+
+
+@aten("copysign")
+def copysign(b: Builder, x: Any, y: Any) -> Value:
+    return numeric.copysign(b, *as_values(b, (x, y), to_float(promote(x, y))))
+
+
+def _without_nan(op: str) -> Handler:
+    def handler(b: Builder, x: Value, y: Value) -> Value:
+        left, right = as_values(b, (x, y), promote(x, y))
+        if not left.dtype.is_float:
+            return _binary(op, {"max": "logical_or", "min": "logical_and"}[op])(b, left, right)  # type: ignore[no-any-return]
+        return numeric.without_nan(b, op, left, right)
+
+    return handler
+
+
+ATEN["fmax"] = _without_nan("max")
+ATEN["fmin"] = _without_nan("min")
 
 
 def _flags(b: Builder, op: str, x: Value) -> Value:
@@ -271,17 +332,28 @@ def convert_element_type(b: Builder, x: Value, dtype: Any) -> Value:
 
 
 @aten("lerp")
+@in_opmath
 def lerp(b: Builder, x: Value, y: Value, weight: Any) -> Value:
-    return b.map("add", x, b.map("mul", b.map("sub", y, x), weight))
+    """From the nearer end, so that a weight of 1 is y."""
+    gap = b.map("sub", y, x)
+    if not isinstance(weight, Value):
+        if abs(weight) < 0.5:
+            return b.map("add", x, b.map("mul", gap, weight))
+        return b.map("sub", y, b.map("mul", gap, 1 - weight))
+    near = b.map("add", x, b.map("mul", gap, weight))
+    far = b.map("sub", y, b.map("mul", gap, b.map("sub", b.scalar(1, weight.dtype), weight)))
+    return b.map("select", b.map("lt", b.map("abs", weight), 0.5), near, far)
 
 
 @aten("addcmul")
+@in_opmath
 def addcmul(b: Builder, x: Value, y: Value, z: Value, *, value: Any = 1) -> Value:
     product = b.map("mul", y, z)
     return b.map("add", x, product if value == 1 else b.map("mul", product, value))
 
 
 @aten("addcdiv")
+@in_opmath
 def addcdiv(b: Builder, x: Value, y: Value, z: Value, *, value: Any = 1) -> Value:
     quotient = b.map("div", y, z)
     return b.map("add", x, quotient if value == 1 else b.map("mul", quotient, value))
@@ -306,11 +378,13 @@ def silu(b: Builder, x: Value) -> Value:
 
 
 @aten("gelu")
+@in_opmath
 def gelu(b: Builder, x: Value, *, approximate: str = "none") -> Value:
     return compose.gelu_tanh(b, x) if approximate == "tanh" else compose.gelu(b, x)
 
 
 @aten("elu")
+@in_opmath
 def elu(b: Builder, x: Value, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Value:
     inner = x if input_scale == 1 else b.map("mul", x, input_scale)
     below = compose.exp_minus_one(b, inner)
@@ -320,6 +394,7 @@ def elu(b: Builder, x: Value, alpha: Any = 1, scale: Any = 1, input_scale: Any =
 
 
 @aten("leaky_relu")
+@in_opmath
 def leaky_relu(b: Builder, x: Value, negative_slope: Any = 0.01) -> Value:
     return b.map("select", b.map("gt", x, 0), x, b.map("mul", x, negative_slope))
 
@@ -342,16 +417,19 @@ def relu6(b: Builder, x: Value) -> Value:
 
 
 @aten("hardsigmoid")
+@in_opmath
 def hardsigmoid(b: Builder, x: Value) -> Value:
     return b.map("div", hardtanh(b, b.map("add", x, 3), 0, 6), 6)
 
 
 @aten("hardswish")
+@in_opmath
 def hardswish(b: Builder, x: Value) -> Value:
     return b.map("mul", x, hardsigmoid(b, x))
 
 
 @aten("softplus")
+@in_opmath
 def softplus(b: Builder, x: Value, beta: Any = 1, threshold: Any = 20) -> Value:
     scaled = x if beta == 1 else b.map("mul", x, beta)
     soft = compose.softplus(b, scaled)
@@ -360,6 +438,7 @@ def softplus(b: Builder, x: Value, beta: Any = 1, threshold: Any = 20) -> Value:
 
 
 @aten("mish")
+@in_opmath
 def mish(b: Builder, x: Value) -> Value:
     return b.map("mul", x, b.map("tanh", compose.softplus(b, x)))
 
@@ -370,6 +449,7 @@ def log_sigmoid(b: Builder, x: Value) -> tuple[Value, Value]:
 
 
 @aten("threshold")
+@in_opmath
 def threshold(b: Builder, x: Value, limit: Any, value: Any) -> Value:
     return b.map("select", b.map("gt", x, limit), x, b.scalar(value, x.dtype))
 

@@ -1,4 +1,4 @@
-"""ATen operators that read or write at indices that tensors give."""
+"""ATen operators that read at indices that tensors give, and assignments to indexed elements."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from fuser.errors import UnsupportedError
 from fuser.frontends.torch.importer.movement import _bound
 from fuser.frontends.torch.importer.registry import along_axis, as_values, aten, axis_of
 from fuser.graph.builder import Builder
-from fuser.graph.dims import Dim, as_int, maximum, product
+from fuser.graph.dims import as_int, maximum, product
 from fuser.graph.ir import TensorType, Value
-from fuser.graph.linear_index import gather_along, gather_at, linear_index, linear_index_along
+from fuser.graph.linear_index import gather_along, gather_at, linear_index
+from fuser.limits import check_table
 
 
 @aten("embedding")
@@ -124,84 +125,6 @@ def _put_masked(b: Builder, x: Value, mask: Value, values: Value, accumulate: bo
     return b.map("select", wide, b.map("add", x, value) if accumulate else value, x)
 
 
-def _write_along(
-    b: Builder, x: Value, axis: int, index: Value, updates: Value, reduction: str
-) -> Value:
-    if not index.type.size:  # of any rank
-        return x
-    at = axis_of(axis, x.type.rank)
-    if _is_one_number(x) and reduction == "none" and index.shape == _with_one(x, at):
-        # One element a row, the others alike: what reads it computes it, and it is never written.
-        hit = b.map("eq", b.iota(x.shape, at, index.dtype), b.broadcast_to(index, x.shape))
-        return b.map("select", hit, b.broadcast_to(updates, x.shape), x)
-    linear = linear_index_along(b, index, x.shape, at)
-    flat = b.emit(
-        "scatter", b.reshape(x, (x.type.size,)), b.reshape(linear, (linear.type.size,)),
-        b.reshape(updates, (linear.type.size,)), axis=0, reduction=reduction,
-    )  # fmt: skip
-    return b.reshape(flat, x.type.shape)
-
-
-def _is_one_number(x: Value) -> bool:
-    return x.node is not None and x.node.op == "broadcast" and not x.node.inputs[0].type.rank
-
-
-def _with_one(x: Value, axis: int) -> tuple[Dim, ...]:
-    """Its shape with 1 along an axis."""
-    return (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-
-
-def _front(b: Builder, source: Value, index: Value) -> Value:
-    """The part of a source that an index reads: as much of it as the index has elements."""
-    if not index.type.size:  # of any rank, and nothing is read
-        return source
-    return b.slice(source, [0] * source.type.rank, index.shape)
-
-
-_REDUCTIONS = {"add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "amax": "max"}
-
-
-@aten("scatter")
-@along_axis
-def scatter(
-    b: Builder, x: Value, axis: int, index: Value, source: Any, *, reduce: str = ""
-) -> Value:
-    if isinstance(source, Value):
-        updates = _front(b, source, index)
-    else:
-        updates = b.broadcast_to(b.scalar(source, x.dtype), index.type.shape)
-    return _write_along(b, x, axis, index, updates, _REDUCTIONS.get(reduce, "none"))
-
-
-@aten("scatter_add")
-@along_axis
-def scatter_add(b: Builder, x: Value, axis: int, index: Value, source: Value) -> Value:
-    updates = _front(b, source, index)
-    return _write_along(b, x, axis, index, updates, "add")
-
-
-@aten("scatter_reduce")
-@along_axis
-def scatter_reduce(
-    b: Builder, x: Value, axis: int, index: Value, source: Value, reduce: str, *,
-    include_self: bool = True,
-) -> Value:  # fmt: skip
-    name = {**_REDUCTIONS, "amin": "min"}.get(reduce)
-    if name is None or not include_self:
-        raise UnsupportedError(f"scatter_reduce with {reduce!r}, include_self={include_self}")
-    updates = _front(b, source, index)
-    return _write_along(b, x, axis, index, updates, name)
-
-
-@aten("index_add")
-@along_axis
-def index_add(
-    b: Builder, x: Value, axis: int, index: Value, source: Value, *, alpha: Any = 1
-) -> Value:
-    source = source if alpha == 1 else b.map("mul", source, alpha)
-    return b.emit("scatter", x, index, source, axis=axis_of(axis, x.type.rank), reduction="add")
-
-
 @aten("slice_scatter")
 def slice_scatter(
     b: Builder, x: Value, source: Value, axis: int = 0, start: Any = None, end: Any = None,
@@ -213,6 +136,7 @@ def slice_scatter(
     high = maximum(low, _bound(end, size, size))
     (source,) = as_values(b, (source,), x.dtype)
     if step != 1:
+        check_table("the places of a slice", as_int(high - low))
         linear = b.constant(np.arange(as_int(low), as_int(high), step))
         return b.emit("scatter", x, linear, source, axis=at, reduction="none")
     parts = (b.slice_axis(x, at, 0, low), source, b.slice_axis(x, at, high, size))

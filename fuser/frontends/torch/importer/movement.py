@@ -16,9 +16,11 @@ from fuser.frontends.torch.importer.registry import (
     named_axes,
     promote,
 )
+from fuser.graph import compose
 from fuser.graph.builder import Builder, infer_minus_one
 from fuser.graph.dims import Dim, maximum, minimum
 from fuser.graph.ir import Value
+from fuser.limits import check_table
 
 
 @aten(
@@ -179,6 +181,7 @@ def constant_pad(b: Builder, x: Value, padding: Any, value: Any = 0) -> Value:
 def _pad_by_index(b: Builder, x: Value, padding: Any, mode: Any) -> Value:
     for axis, widths in enumerate(zip(*_pairs(x, padding), strict=True)):
         if any(widths):
+            check_table("the places of a padded axis", x.shape[axis] + sum(widths), arrays=3)
             indices = np.pad(np.arange(x.shape[axis]), widths, mode=mode)
             x = b.emit("gather", x, b.constant(indices), axis=axis)
     return x
@@ -194,6 +197,31 @@ def replication_pad(b: Builder, x: Value, padding: Any) -> Value:
     return _pad_by_index(b, x, padding, "edge")
 
 
+@aten(*(f"replication_pad{rank}d_backward" for rank in (1, 2, 3)))
+def replication_pad_backward(b: Builder, grad: Value, x: Value, padding: Any) -> Value:
+    """What was padded has its gradient added to that of the edge."""
+    found = compose.stash(b, grad)
+    for axis, (low, high) in enumerate(zip(*_pairs(x, padding), strict=True)):
+        size, n = found.shape[axis], x.shape[axis]
+        if not (low or high):
+            continue
+        inner = b.slice_axis(found, axis, max(low, 0), size - max(high, 0))
+        total = _padded(b, inner, axis, max(-low, 0), max(-high, 0))
+        edges = ((0, max(low, 0), 0), (size - max(high, 0), size, n - 1))
+        for start, limit, place in edges:
+            if start < limit:
+                part = b.reduce("reduce_sum", b.slice_axis(found, axis, start, limit), [axis], True)
+                total = b.map("add", total, _padded(b, part, axis, place, n - 1 - place))
+        found = total
+    return b.cast(found, grad.dtype)
+
+
+def _padded(b: Builder, x: Value, axis: int, low: int, high: int) -> Value:
+    before, after = [0] * x.type.rank, [0] * x.type.rank
+    before[axis], after[axis] = low, high
+    return b.pad(x, before, after)
+
+
 @aten("diagonal", "diagonal_copy")
 def diagonal(b: Builder, x: Value, offset: int = 0, first: int = 0, second: int = 1) -> Value:
     """The flattened matrices at every (columns + 1)-th element."""
@@ -204,18 +232,28 @@ def diagonal(b: Builder, x: Value, offset: int = 0, first: int = 0, second: int 
     count = max(0, min(rows - row, columns - column))
     start = row * columns + column
     flat = b.reshape(x, (*outer, rows * columns))
-    limit = start + (count - 1) * (columns + 1) + 1 if count else start
+    if not count:  # an offset beyond the matrix, or a matrix without elements
+        return b.slice_axis(flat, len(outer), 0, 0)
+    limit = start + (count - 1) * (columns + 1) + 1
     return b.slice_axis(flat, len(outer), start, limit, columns + 1)
 
 
-@aten("as_strided", "as_strided_copy")
-def as_strided(b: Builder, x: Value, shape: Any, strides: Any, offset: Any = None) -> Value:
-    """Elements of the row-major tensor at linear indices."""
+def strided_places(x: Value, shape: Any, strides: Any, offset: Any) -> np.ndarray:
+    """The linear indices in row-major memory that strides give. Raises UnsupportedError."""
+    check_table("the places of a view", *shape, arrays=2)
     indices = np.full((), offset or 0, np.int64)
     for size, stride in zip(shape, strides, strict=True):
         indices = indices[..., None] + np.arange(size) * stride
     if indices.size and indices.max() >= x.type.size:
         raise UnsupportedError("as_strided reaches beyond its operand")
+    return indices
+
+
+@aten("as_strided", "as_strided_copy")
+def as_strided(b: Builder, x: Value, shape: Any, strides: Any, offset: Any = None) -> Value:
+    """Elements of the row-major tensor at linear indices."""
+    indices = strided_places(x, shape, strides, offset)
+    check_table("the places of a view", *x.shape)
     if np.array_equal(indices.reshape(-1), np.arange(x.type.size)):
         return b.reshape(x, tuple(shape))
     return b.emit("gather", b.reshape(x, (x.type.size,)), b.constant(indices), axis=0)
@@ -227,6 +265,7 @@ def unfold(b: Builder, x: Value, axis: int, size: int, step: int) -> Value:
     if not x.type.rank:
         return b.slice_axis(b.reshape(x, (1,)), 0, 0, size)
     at = axis_of(axis, x.type.rank)
+    check_table("the places of windows", max(0, x.shape[at] - size) // step + 1, size, arrays=2)
     starts = np.arange(0, x.shape[at] - size + 1, step)
     found = b.emit("gather", x, b.constant(starts[:, None] + np.arange(size)), axis=at)
     order = [a for a in range(found.type.rank) if a != at + 1]

@@ -1,4 +1,4 @@
-"""ATen's pooling and resampling."""
+"""ATen's pooling with windows of one size."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from fuser.graph import compose
 from fuser.graph.builder import Builder
 from fuser.graph.ir import TensorType, Value
 from fuser.graph.windows import reduce_windows
+from fuser.limits import check_table
 
 MOST_PLACES = 64
 """In the window of a max pool whose gradient is computed."""
@@ -64,6 +65,7 @@ def _indices_of_maxima(
     rank = len(window)
     sizes = x.shape[-rank:]
     area = int(np.prod(sizes))
+    check_table("the places in pooled windows", *out, *window, arrays=4)
     indices = np.zeros((1, 1), np.int64)
     inside = np.ones((1, 1), bool)
     each = zip(sizes, out, window, steps, pads, spacing, strict=True)
@@ -153,6 +155,7 @@ def _shares(
     extra = [high - low for low, high in ends]
     if divisor or (not any(extra) and (counts_padding or not any(pads))):
         return b.map("div", x, divisor or math.prod(shape))
+    check_table("the sizes of pooled windows", *sizes, arrays=4)
     ones, inner = np.ones(sizes, x.dtype.numpy), ends
     if counts_padding:
         ones = np.pad(ones, [(p, p) for p in pads], constant_values=1)
@@ -208,92 +211,3 @@ for _rank in (1, 2, 3):
     aten(f"max_pool{_rank}d_with_indices")(_max_pool(_rank))
     aten(f"avg_pool{_rank}d")(_average_pool(_rank))
     aten(f"avg_pool{_rank}d_backward")(_average_pool_backward(_rank))
-
-
-def _mix(b: Builder, x: Value, axis: int, matrix: np.ndarray) -> Value:
-    """Elements along an axis combined by a matrix [output, input]."""
-    weights = b.constant(matrix.astype(x.dtype.numpy))
-    mixed = b.dot(x, weights, ((axis,), (1,)))
-    order = [*range(axis), x.type.rank - 1, *range(axis, x.type.rank - 1)]
-    return b.transpose(mixed, order)
-
-
-@aten("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d")
-def adaptive_average_pool(b: Builder, x: Value, shape: Any) -> Value:
-    rank = len(shape)
-    lead = x.type.rank - rank
-    sizes = x.shape[lead:]
-    if all(size == 1 for size in shape):
-        return b.mean(x, range(lead, x.type.rank), keep=True)
-    if all(n % size == 0 for n, size in zip(sizes, shape, strict=True)):
-        window = [n // size for n, size in zip(sizes, shape, strict=True)]
-        wide = compose.stash(b, x)
-        total = reduce_windows(b, "sum", wide, window, window, [(0, 0)] * rank, [1] * rank)
-        return b.cast(b.map("div", total, math.prod(window)), x.dtype)
-    for axis, (n, size) in enumerate(zip(sizes, shape, strict=True), lead):
-        x = _mix(b, x, axis, _means(n, size))
-    return x
-
-
-def _means(n: int, size: int) -> np.ndarray:
-    """[size, n]: the means of `size` parts of n elements, which overlap where it is no multiple."""
-    matrix = np.zeros((size, n))
-    for i in range(size):
-        low, high = i * n // size, -(-(i + 1) * n // size)
-        matrix[i, low:high] = 1 / (high - low)
-    return matrix
-
-
-@aten("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward")
-def adaptive_average_pool_backward(b: Builder, grad: Value, x: Value) -> Value:
-    found = compose.stash(b, grad)
-    for axis, (n, size) in enumerate(zip(x.shape, grad.shape, strict=True)):
-        if n != size:
-            found = _mix(b, found, axis, _means(n, size).T)
-    return b.cast(found, x.dtype)
-
-
-def _output_sizes(x: Value, sizes: Any, scales: Any) -> list[int]:
-    spatial = x.shape[2:]
-    if sizes is not None:
-        return list(sizes)
-    return [int(n * s) for n, s in zip(spatial, spread(scales, len(spatial)), strict=True)]
-
-
-@aten(
-    "upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec",
-)  # fmt: skip
-def upsample_nearest(b: Builder, x: Value, sizes: Any, scales: Any = None) -> Value:
-    for i, size in enumerate(_output_sizes(x, sizes, scales)):
-        axis, n = i + 2, x.shape[i + 2]
-        ratio = 1 / scales[i] if scales else n / size
-        indices = np.minimum((np.arange(size) * np.float32(ratio)).astype(np.int64), n - 1)
-        x = b.emit("gather", x, b.constant(indices), axis=axis)
-    return x
-
-
-def _linear_matrix(size: int, n: int, align_corners: bool, scale: float | None) -> np.ndarray:
-    if align_corners:
-        position = np.arange(size) * ((n - 1) / (size - 1) if size > 1 else 0.0)
-    else:
-        ratio = 1 / scale if scale else n / size
-        position = np.maximum((np.arange(size) + 0.5) * ratio - 0.5, 0)
-    low = np.minimum(np.floor(position).astype(int), n - 1)
-    high = np.minimum(low + 1, n - 1)
-    share = position - low
-    matrix = np.zeros((size, n))
-    np.add.at(matrix, (np.arange(size), low), 1 - share)
-    np.add.at(matrix, (np.arange(size), high), share)
-    return matrix
-
-
-@aten("upsample_bilinear2d.vec", "upsample_linear1d.vec", "upsample_trilinear3d.vec")
-def upsample_linear(
-    b: Builder, x: Value, sizes: Any, align_corners: bool, scales: Any = None
-) -> Value:
-    for i, size in enumerate(_output_sizes(x, sizes, scales)):
-        scale = scales[i] if scales else None
-        if size == x.shape[i + 2] and (align_corners or scale in (None, 1.0)):
-            continue
-        x = _mix(b, x, i + 2, _linear_matrix(size, x.shape[i + 2], align_corners, scale))
-    return x

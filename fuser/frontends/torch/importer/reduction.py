@@ -1,4 +1,4 @@
-"""ATen's reductions, scans and sorting."""
+"""ATen's reductions and sorting."""
 
 from __future__ import annotations
 
@@ -186,14 +186,6 @@ def vector_norm(
         total = b.reduce("reduce_sum", b.map("pow", size, order), where, keep)
         found = b.map("pow", total, 1 / order)
     return b.cast(found, result)
-
-
-@aten("cumsum")
-@along_axis
-def cumsum(b: Builder, x: Value, axis: int, *, dtype: Any = None) -> Value:
-    wide = b.cast(x, optional_dtype(dtype, x.dtype if x.dtype.is_float else dtypes.i64))
-    at = axis_of(axis, x.type.rank)
-    return b.emit("cumsum", wide, axis=at, exclusive=False, reverse=False)
 
 
 def _sorted(b: Builder, x: Value, axis: int, descending: bool) -> tuple[Value, Value]:

@@ -6,13 +6,16 @@ PyTorch: operators and dtypes are known by their names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce, wraps
 from typing import Any, TypeVar
+
+import numpy as np
 
 from fuser import dtypes
 from fuser.dtypes import DType
 from fuser.errors import UnsupportedDTypeError
+from fuser.frontends.torch.importer.rounding import as_stored
 from fuser.graph.builder import Builder
 from fuser.graph.dims import DimExpr
 from fuser.graph.ir import Value
@@ -58,6 +61,38 @@ def along_axis(handler: _H) -> _H:
         return type(found)(number(b, value) for value in found)
 
     return lifted  # type: ignore[return-value]
+
+
+def in_opmath(handler: _H) -> _H:
+    """For operators of floats of one dtype that PyTorch computes in float32 where that is a 16-bit
+    float, numbers among their operands too, and rounds once: the handler sees float32, of operands
+    that are rounded, and its results are rounded. Other operands reach it as they are."""
+
+    def floats(nest: Any) -> Iterator[DType]:
+        if isinstance(nest, Value) and nest.dtype.is_float:
+            yield nest.dtype
+        elif isinstance(nest, list | tuple):
+            for part in nest:
+                yield from floats(part)
+
+    @wraps(handler)
+    def widened(b: Builder, *args: Any, **kwargs: Any) -> Any:
+        (own, *others) = {*floats(args), *floats(list(kwargs.values()))} or {dtypes.f32}
+        if others or own.compute is own:
+            return handler(b, *args, **kwargs)
+
+        def wide(x: Any) -> Any:
+            own_value = isinstance(x, Value) and x.dtype is own
+            return b.cast(as_stored(b, x), own.compute) if own_value else x
+
+        def rounded(x: Any) -> Any:
+            narrow = isinstance(x, Value) and x.dtype is own.compute
+            return b.cast(x, own) if narrow else x
+
+        found = handler(b, *map(wide, args), **{name: wide(arg) for name, arg in kwargs.items()})
+        return type(found)(map(rounded, found)) if isinstance(found, tuple) else rounded(found)
+
+    return widened  # type: ignore[return-value]
 
 
 def find(target: object) -> Handler | None:
@@ -151,6 +186,16 @@ def promote(*operands: Any) -> DType:
 def to_float(dtype: DType) -> DType:
     """What functions with real results compute in: the default float for integers."""
     return dtype if dtype.is_float else dtypes.f32
+
+
+def keeps_digits(dtype: DType, operand: Any) -> bool:
+    """Whether an operand that promotion has no say for is the same after rounding to dtype: a
+    number, or a tensor without axes of a wider dtype, beside 16-bit floats."""
+    if not dtype.is_float or dtype.compute is dtype:
+        return True
+    if isinstance(operand, Value):
+        return not operand.dtype.is_float or operand.dtype.bits <= dtype.bits
+    return isinstance(operand, DimExpr) or float(np.asarray(operand).astype(dtype.numpy)) == operand
 
 
 def as_operands(b: Builder, operands: Sequence[Any], dtype: DType) -> list[Any]:

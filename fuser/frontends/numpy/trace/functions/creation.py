@@ -141,7 +141,12 @@ def eye(
 
 
 def _triangle(x: Any, op: str, k: int) -> Any:
+    """A vector stands for a square whose rows it is."""
     b, value = current().builder, lift(x)
+    if not value.type.rank:
+        raise TraceError(f"{value.type} has no triangle: a matrix is wanted")
+    if value.type.rank == 1:
+        value = b.broadcast_to(value, (*value.shape, *value.shape))
     rank = value.type.rank
     mask = _diagonal_mask(value.shape[-2], value.shape[-1], op, k)
     mask = b.broadcast(mask, value.shape, (rank - 2, rank - 1))

@@ -89,6 +89,11 @@ def _quantile(
         count = np.sum(~np.isnan(rows), axis=-1, keepdims=True)
     below, above, weight = _positions(np.reshape(q, (-1,)), count, method)
     low, high = (_elements(ordered, at) for at in (below, above))
+    if weight is not None and rows.dtype.kind == "b":
+        raise TraceError(
+            "truth values have no quantiles between them",
+            hint="cast them to a number, or choose a method without interpolation",
+        )
     if weight is None:
         found = low
     else:

@@ -62,10 +62,25 @@ def clip(
 
 @array_function("round", "around")
 def round_(x: Any, /, decimals: int = 0, out: None = None) -> Any:
+    """To so many decimals. Integers keep their dtype, of which a rounded number may wrap around."""
+    value = lift(x)
+    if value.dtype.is_integer:
+        if decimals >= 0:
+            return wrap(value)
+        tens = _rounded(traced(x, np.dtype(np.float64)), decimals)
+        return tens.astype(np.int64).astype(value.dtype.numpy)
     if not decimals:
-        return apply(np.rint, (x,)) if lift(x).dtype.is_float else wrap(lift(x))
-    scale = 10.0**decimals
-    return apply(np.divide, (apply(np.rint, (apply(np.multiply, (x, scale)),)), scale))
+        return apply(np.rint, (x,))
+    if value.dtype is dtypes.bool_:
+        raise TraceError("truth values are rounded to no decimals only")
+    return _rounded(x, decimals)
+
+
+def _rounded(x: Any, decimals: int) -> Any:
+    """By a whole power of ten, which is exact: never by its reciprocal."""
+    scale = 10.0 ** abs(decimals)
+    there, back = (np.divide, np.multiply) if decimals < 0 else (np.multiply, np.divide)
+    return apply(back, (apply(np.rint, (apply(there, (x, scale)),)), scale))
 
 
 @array_function("nan_to_num")
@@ -73,9 +88,9 @@ def nan_to_num(
     x: Any, copy: bool = True, nan: float = 0.0, posinf: Any = None, neginf: Any = None
 ) -> Any:
     b, value = current().builder, lift(x)
-    if not value.dtype.is_float:
+    if not value.dtype.is_float or value.dtype.numpy.kind == "V":  # NumPy leaves foreign floats
         return wrap(value)
-    limits = np.finfo(value.dtype.numpy) if value.dtype.bits > 16 else np.finfo(np.float16)
+    limits = np.finfo(value.dtype.numpy)
     high = float(limits.max) if posinf is None else posinf
     low = float(limits.min) if neginf is None else neginf
     infinite = b.map("is_inf", value)

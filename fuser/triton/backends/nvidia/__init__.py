@@ -1,0 +1,1 @@
+"""triton.backends.nvidia: fuser's back end for NVIDIA GPUs, by Triton's names."""

@@ -1,0 +1,105 @@
+"""Numbers that follow from open sizes, and edges of operators, through torch.compile: nothing is
+left to PyTorch."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+pytestmark = [pytest.mark.export, pytest.mark.filterwarnings("ignore:.*treespec.*")]
+F = torch.nn.functional
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def _check(f: Callable[..., Any], calls: list[list[Any]], dynamic: bool | None = None) -> None:
+    """Results, and arguments after the call."""
+    compiled = torch.compile(f, backend="fuser", dynamic=dynamic)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        for given in calls:
+            others = [x.clone() for x in given]
+            torch.testing.assert_close(compiled(*given), f(*others))
+            torch.testing.assert_close(given, others)
+
+
+NUMBERS: dict[str, Callable[[Any], Any]] = {
+    "** -0.5": lambda x: x * x.shape[-1] ** -0.5,
+    "** 2": lambda x: x * x.shape[-1] ** 2,
+    "max": lambda x: x * max(x.shape[-1], x.shape[0], 3),
+    "min": lambda x: x[..., : min(x.shape[-1], x.shape[0])],
+    "round": lambda x: x * round(x.shape[-1] * 1.5),
+    "round, digits": lambda x: x * round(x.shape[-1] / 3, 2),
+    "ceil": lambda x: x[..., : math.ceil(x.shape[-1] / 2)] * 2,
+    "int": lambda x: x[..., : int(x.shape[-1] * 0.7)] * 2,
+    "float": lambda x: x * float(x.shape[-1]),
+    "log2": lambda x: x * math.log2(x.shape[-1]),
+    "full": lambda x: x + torch.full((1,), x.shape[-1] * 0.5),
+    "clamp": lambda x: x.clamp(max=1 / x.shape[-1]),
+    "of halves": lambda x: x.half() * (x.shape[-1] * 0.3),
+    "returned": lambda x: (x + 1, x.shape[-1] * 0.5),
+    "attention": lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None]),
+    "strides": lambda x: (y := x * 2, y.t() + y.stride(0)),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_of_open_sizes(name: str) -> None:
+    shapes = [(4, 6), (9, 5)] if name != "strides" else [(4, 4), (5, 5)]
+    _check(NUMBERS[name], [[torch.randn(shape)] for shape in shapes], dynamic=True)
+
+
+@pytest.mark.parametrize("offset", [-3, -2, -1, 0, 2, 5])
+@pytest.mark.parametrize("shape", [(1, 3), (2, 3), (3, 0), (2, 4, 3)])
+def test_diagonals_of_any_offset(shape: tuple[int, ...], offset: int) -> None:
+    _check(lambda x: x.diagonal(offset=offset) * 2, [[torch.randn(shape)]])
+
+
+def _put(x: Any, index: Any, value: Any) -> Any:
+    x[index] = value
+    return x
+
+
+PUTS: dict[str, Callable[[Any], Any]] = {
+    "rows": lambda x: _put(x, torch.tensor([-2, 0, 0]), 0.0),
+    "one row": lambda x: _put(x, torch.tensor([1]), 5.0),
+    "a row of values": lambda x: _put(x, torch.tensor([2]), torch.ones(7)),
+    "all rows": lambda x: _put(x, torch.tensor([1, 0, 2]), 1.0),
+    "index_fill_": lambda x: x.index_fill_(0, torch.tensor([1]), 3.0),
+    "index_copy_": lambda x: x.index_copy_(0, torch.tensor([2]), torch.ones(1, 7)),
+    "places": lambda x: _put(x, (torch.tensor([0, 2]), torch.tensor([1, 3])), 4.0),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", PUTS)
+def test_rows_at_constant_indices_are_written_where_they_are(name: str, dynamic: bool) -> None:
+    calls = [
+        [torch.randn(rows, 7)] for rows in ((3, 5) if dynamic and name != "all rows" else (3,))
+    ]
+    _check(PUTS[name], calls, dynamic)
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "padding"),
+    [
+        ((2, 0, 6), (3, 0, 1), 0), ((0, 0, 3), (1, 0, 1), 3), ((0, 2, 6), (3, 2, 1), 0),
+        ((2, 0, 5, 4), (3, 0, 2, 2), 1), ((2, 0, 6), (3, 0, 3), 2),
+    ],
+)  # fmt: skip
+def test_convolutions_of_no_channels(x: Any, weight: Any, padding: int) -> None:
+    convolve = F.conv1d if len(x) == 3 else F.conv2d
+    given = [torch.randn(x), torch.randn(weight)]
+    _check(lambda x, w: convolve(x, w, None, 1, padding), [given])

@@ -1,0 +1,73 @@
+"""A sample of random PyTorch programs: `python -m tests.random_torch` runs as many as wanted."""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.fuzzing.jobs import REFUSED, RIGHT, SKIPPED, TRACE  # noqa: E402
+from tests.fuzzing.judge import Seen  # noqa: E402
+from tests.fuzzing.program import Input, Program, Statement  # noqa: E402
+from tests.random_torch import check as checks  # noqa: E402
+from tests.random_torch.check import calls, check, draw, evaluated, kind_of, verdict  # noqa: E402
+
+OPTIONS = argparse.Namespace(left_out=[], whole=False, entry="")
+
+
+@pytest.mark.parametrize("seed", range(12, 22))
+def test_programs(seed: int) -> None:
+    for finding in check(seed, OPTIONS):
+        fine = finding.kind in (RIGHT, REFUSED, SKIPPED, TRACE)
+        assert fine, finding.reason + "\n" + finding.script
+
+
+def test_entry_points_and_layouts_are_drawn() -> None:
+    drawn = [draw(seed) for seed in range(80)]
+    assert {entry for entry, _ in drawn} == set(checks.ENTRY_POINTS)
+    assert sum(s.in_place for _, program in drawn for s in program.statements) >= 10
+    assert sum(x.layout != "{0}" for _, program in drawn for x in program.inputs) >= 10
+    assert any(x.array.size == 0 for _, program in drawn for x in program.inputs)
+
+
+@pytest.mark.parametrize("entry", list(checks.ENTRY_POINTS))
+def test_pytorch_is_one_of_the_right_answers(entry: str) -> None:
+    for seed in range(6):
+        _, program = draw(seed, entry)
+        found = [evaluated(program, arrays, entry) for arrays in calls(program, entry)]
+        assert verdict(program, entry, found) is None
+
+
+def test_a_result_that_is_no_view_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler that copies what should share the argument's memory."""
+    line = Input("x0", np.ones((3, 4)), "float32")
+    program = Program((line,), (Statement("v0", "x0[1:]"),), ("v0",))
+
+    def copied(made: Program, entry: str, backend: object = "") -> object:
+        function = made.function(checks.LIBRARY.names)
+        values = checks.operands(made, calls(made, entry)[0], entry)
+        results = [y.clone() for y in function(*values)]
+        return [checks.observed(results, values, entry)], []
+
+    monkeypatch.setattr(checks, "_trace_is_right", lambda *_: True)
+    assert kind_of(program, "compile")[0] == RIGHT
+    monkeypatch.setattr(checks, "compiled", copied)
+    assert kind_of(program, "compile")[0] == "alias"
+
+
+def test_gradients_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler whose gradients are off."""
+    line = Input("x0", np.ones((3, 4)), "float32")
+    program = Program((line,), (Statement("v0", "x0 * 3"),), ("v0",))
+    arrays = calls(program, "train")[0]
+    found = [evaluated(program, arrays, "train")]
+    assert verdict(program, "train", found) is None
+    off = [
+        Seen(x.label, x.array * 1.001, x.dtype, x.strides) if "gradient" in x.label else x
+        for x in found[0]
+    ]
+    wrong = verdict(program, "train", [off])
+    assert wrong is not None and wrong.kind == "gradient"
