@@ -380,7 +380,7 @@ def divide_all(f: Function, x: Reg, divisor: Reg) -> Reg:
     count = text.lanes(x.type)
     wide = f.splat(divisor, count)
     inverse = f.splat(div(f, 1.0, divisor), count)
-    quotient = mul(f, x, inverse)
+    product = quotient = mul(f, x, inverse)
     for _ in range(2):
         rest = f.fma(f.fneg(quotient), wide, x)
         quotient = f.fma(rest, inverse, quotient)
@@ -388,7 +388,9 @@ def divide_all(f: Function, x: Reg, divisor: Reg) -> Reg:
     size = f.binary("and", bits_of(f, x), integer((1 << 31) - 1, word))
     above = f.binary("sub", size, integer(_exponent_field(-86), word))
     unusual = f.icmp("uge", above, integer(_exponent_field(86) - _exponent_field(-86), word))
-    far = f.binary("and", unusual, f.icmp("ne", size, integer(0, word)))
+    some = f.icmp("ne", size, integer(0, word))
+    quotient = f.select(some, quotient, product)  # a remainder of -0 would lose the sign of 0
+    far = f.binary("and", unusual, some)
     rare = f.intrinsic("vector.reduce.or", far, type="i1")
     known = magnitude(f, divisor)
     for beyond in (test(f, "ult", known, 2.0**-40), test(f, "ugt", known, 2.0**40)):

@@ -79,8 +79,8 @@ def attention(b: Builder, node: OnnxNode) -> list[Value | None]:
     if scale is None:
         scale = 1 / math.sqrt(as_int(q.type.shape[3]))
     k, v = (repeat_heads(b, x, q.type.shape[1]) for x in (k, v))
-    scaled = b.map("mul", q, scale)
-    scores = b.dot(scaled, k, ((3,), (3,)), ((0, 1), (0, 1)))
+    # One operator: scores are float32 up to the weights, and scaled where they are sums.
+    scores = b.map("mul", compose.stash(b, b.dot(q, k, ((3,), (3,)), ((0, 1), (0, 1)))), scale)
     scope = _Scope(q.type.shape[2], k.type.shape[2], offset, scores.type.shape)
     capped, biased, masked = _mask_scores(b, node, scores, scope, valid)
     weights = _weights(b, node, biased, masked)
