@@ -202,6 +202,11 @@ def _short(rng: np.random.Generator) -> None:
         x = case.input(np.ones((64, 256)), dtype)
         text = _ptx(case.graph, compose.softmax(case.b, x, [1]), SM_90A)
         assert ("div.rn.f32" in text) is not short
+    for jump, short in ((False, True), (True, False)):
+        case = Case("model")
+        y = case.b.map("reciprocal", case.input(np.ones((64, 256)), dtypes.f16))
+        text = _ptx(case.graph, case.b.map("floor", y) if jump else y, SM_90A)
+        assert ("rcp.rn.f32" in text) is not short
 
 
 def _attention(mode: Mode, arrays: tuple[Array, ...]) -> tuple[Array, Array, set[str]]:

@@ -49,6 +49,10 @@ def scaled(low: Builder, fn: gpu.ScaledFn, tile: Tile, scale: float = 1.0) -> Ti
     return low.add(gpu.ScaledMap(fn=fn, x=tile, scale=scale, results=(_like(low, tile),)))
 
 
+_SHORTENED = frozenset(("div", "add", "mul", "tanh", "exp", "reciprocal"))
+_JUMPS = frozenset(("floor", "ceil", "round", "mod", "fmod", "sign"))
+
+
 def short_form(low: Builder, op: ops.Map, layout: Layout) -> Tile | None:
     """Cheaper code for x / c, exp(x - top) / sum, 1 + tanh(x), and for what is rounded to 16
     bits x (1 + erf(x)), 1 + erf(x), tanh(x) and exp(x). The plain forms that they leave without use
@@ -56,8 +60,12 @@ def short_form(low: Builder, op: ops.Map, layout: Layout) -> Tile | None:
     of 16 bits. In kernels of `row_order` there is no other: what else is in a kernel, and so what
     is rounded there, may follow from the number of rows."""
     makers = low.assignment.makers
-    if op.result.dtype.name != "f32" or op.fn not in ("div", "add", "mul", "tanh", "exp"):
+    if op.result.dtype.name != "f32" or op.fn not in _SHORTENED:
         return None
+    if op.fn == "reciprocal":
+        if low.kernel.fast or not feeds_halves(low, op, smooth=True):
+            return None  # a fast kernel's is short as it is
+        return scaled(low, "short_reciprocal", low.tile(op.args[0], layout))
     if low.kernel.row_order:
         found = number_beside(low, op) if op.fn == "div" else None
         exact = found is not None and found[0] is op.args[0] and is_power_of_two(found[1])
@@ -193,9 +201,10 @@ def number_beside(low: Builder, op: ops.Map) -> tuple[Value, float] | None:
     return None
 
 
-def feeds_halves(low: Builder, op: ops.Map) -> bool:
+def feeds_halves(low: Builder, op: ops.Map, smooth: bool = False) -> bool:
     """Whether all that becomes of a result, through maps, is rounded to 16-bit floats, or is the
-    score of a dot of 16-bit operands."""
+    score of a dot of 16-bit operands. smooth: maps that jump, where the last place counts, are no
+    such way."""
     pending, seen = [op.result], {op.result}
     short = any(dot.a.dtype.bits == 16 for dot in low.assignment.dots)
     while pending:
@@ -204,6 +213,8 @@ def feeds_halves(low: Builder, op: ops.Map) -> bool:
                 continue
             softmax = short and isinstance(use, ops.Reduce)
             if not (isinstance(use, ops.Map) and use.result.dtype.is_float) and not softmax:
+                return False
+            if smooth and isinstance(use, ops.Map) and use.fn in _JUMPS:
                 return False
             if use.result not in seen and not softmax:
                 seen.add(use.result)

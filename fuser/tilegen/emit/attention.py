@@ -330,7 +330,7 @@ def _quotient(em: Emission, parts: Parts, total: Piece, out: Piece) -> Piece:
     if parts.empty_rows and may_mask(em, parts.scores, parts.qk.node.output):
         none = em.map("eq", total, Piece(wide, splat=0.0))
         total = em.map("select", none, Piece(wide, splat=1.0), total)
-    out = em.map("div", em.cast(out, wide), total)
+    out = em.map("mul", em.cast(out, wide), em.map("reciprocal", total))
     dtype = parts.pv.node.output.dtype
     return rounded(em, em.cast(out, dtype.compute), dtype)
 

@@ -148,6 +148,12 @@ def short_exp(e: Emitter, x: str, scale: float = 1.0) -> str:
     return _exp2(e, e.value(f"fmul contract float {x}, {real(LOG2_E * scale)}"))
 
 
+def short_reciprocal(e: Emitter, x: str, scale: float = 1.0) -> str:
+    """1 / (x * scale) for results of 16 bits: 2 units in the last place of float32."""
+    scaled = x if scale == 1.0 else e.value(f"fmul contract float {x}, {real(scale)}")
+    return _reciprocal(e, scaled)
+
+
 def _reciprocal(e: Emitter, a: str) -> str:
     return _div(e, real(1.0).ref, a)
 

@@ -31,6 +31,7 @@ _SCALED = {
     "one_plus_erf": elementwise.one_plus_erf,
     "gelu": elementwise.gelu,
     "short_exp": elementwise.short_exp,
+    "short_reciprocal": elementwise.short_reciprocal,
 }
 
 

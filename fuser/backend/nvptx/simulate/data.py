@@ -47,6 +47,8 @@ def scaled_map(warp: Warp, op: ops.ScaledMap) -> None:
     x = warp.tiles[op.x] * np.float32(op.scale)
     if op.fn == "short_exp":
         found = np.exp(x)
+    elif op.fn == "short_reciprocal":
+        found = evaluate("reciprocal", [x])
     elif op.fn == "one_plus_erf":
         found = 1 + evaluate("erf", [x])
     elif op.fn == "gelu":
