@@ -14,7 +14,13 @@ from fuser.tilegen.index import Index
 from fuser.tilegen.ir import Buffer
 
 ScaledFn = Literal[
-    "one_plus_tanh", "short_tanh", "capped", "rough_tanh", "short_exp", "one_plus_erf", "gelu",
+    "one_plus_tanh",
+    "short_tanh",
+    "capped",
+    "rough_tanh",
+    "short_exp",
+    "one_plus_erf",
+    "gelu",
     "short_reciprocal",
 ]
 
