@@ -94,13 +94,15 @@ ArgumentClass = ArrayClass | IntegerClass | FloatClass | Fixed | tuple[Any, ...]
 @dataclass(frozen=True)
 class Options:
     """How a launch wants a kernel compiled. check: in the interpreter, not compiled at all (see
-    check.py); deterministic: with atomics in a fixed order."""
+    check.py); deterministic: with atomics in a fixed order; fp_fusion: products may be contracted
+    with sums, and divisions on a GPU be approximate."""
 
     num_warps: int = 4
     num_stages: int = 3
     debug: bool = False
     check: bool | Literal["benign"] = False
     deterministic: bool = False
+    fp_fusion: bool = True
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -146,7 +148,7 @@ def trace(
     builder = Builder(
         function.fn.__name__, Schedule(warps=options.num_warps, stages=options.num_stages)
     )
-    builder.kernel.fast = bool(options.extra.get("enable_fp_fusion", True))
+    builder.kernel.fast = options.fp_fusion
     plain = bool(function.options.get("plain_pointers"))
     binder = _Binder(builder, sizes, plain, open_grid)
     extents = _grid(grid, binder, open_grid)

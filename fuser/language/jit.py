@@ -31,7 +31,7 @@ _log = logging.getLogger("fuser.recompiles")
 Grid = Sequence[int] | Callable[[dict[str, Any]], Sequence[int] | int] | int
 
 KEY = ("the grid (2: two and more programs)", "num_warps", "num_stages", "debug", "deterministic",
-       "the device")  # fmt: skip
+       "enable_fp_fusion", "the device")  # fmt: skip
 """What a compile is for beside its arguments, in the order of the keys."""
 OPTIONS = (
     "num_warps", "num_stages", "num_ctas", "maxnreg", "debug", "enable_fp_fusion", "launch_pdl",
@@ -193,6 +193,7 @@ class KernelFunction(Function):
             debug=bool(asked.get("debug", False)),
             check=_check_of(asked.get("check")),
             deterministic=bool(asked.get("deterministic", False)),
+            fp_fusion=asked.get("enable_fp_fusion") is not False,
         )
         arguments = {
             name: self._extents[name] if isinstance(value, Block) else value
@@ -204,7 +205,7 @@ class KernelFunction(Function):
         """The variant for a launch, compiled now if there is none."""
         shape = tuple(min(extent, 2) for extent in (max(1, extent) for extent in grid))
         key = (tuple(found.classes.values()), shape, options.num_warps, options.num_stages,
-               options.debug, options.deterministic, found.device)  # fmt: skip
+               options.debug, options.deterministic, options.fp_fusion, found.device)  # fmt: skip
         with self._lock:
             variants = self.variants.setdefault(key, [])
             reasons = []

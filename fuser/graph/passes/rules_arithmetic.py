@@ -149,7 +149,7 @@ def absorb(b: Builder, node: Node, operands: Operands) -> Value | None:
     _left("sub", *_NUMBERS), _right("mul", *_NUMBERS),
 )  # fmt: skip
 def negate(b: Builder, node: Node, operands: Operands) -> Value | None:
-    """-(-x) -> x; -0 - x -> -x (integer 0 - x, too); x * -1 -> -x; x + (-y) -> x - y; x - (-y) -> x + y."""  # noqa: E501
+    """-(-x) -> x; -0 - x -> -x (integer 0 - x, too); x * -1 -> -x; x +- (-y) -> x -+ y."""
     if node.op == "neg":
         inner = producer(operands[0], "neg")
         return inner.inputs[0] if inner else None
