@@ -16,6 +16,7 @@ from fuser.errors import LoweringError, UsageError
 if TYPE_CHECKING:
     import numpy as np
 
+    from fuser.graph.numerics import Rewritten
     from fuser.partition import Partition
     from fuser.pipeline.devices import Device
     from fuser.pipeline.fusion import Fusing
@@ -58,6 +59,7 @@ def explain_command(
     from fuser.pipeline import compiler
     from fuser.pipeline.devices import choose_target
     from fuser.pipeline.fusion import Fusion
+    from fuser.report.build import rewrites_in
     from fuser.tilegen.row_order import order_lines
 
     device = options.chosen(device, target)
@@ -75,10 +77,12 @@ def explain_command(
     chosen = choose_target(device)
     tuned: tuple[Any, ...] = ()
     orders: list[str] = []
+    rewrites: tuple[Rewritten, ...] = ()
     with suppress(LoweringError):  # of a region without a kernel, which the text shows
         programs = compiler.emit_programs(cut, chosen)
         _, tuned = compiler.with_remembered(cut, programs, chosen)
         orders = order_lines(programs) if cut.graph.numerics.batch_invariant else []
+        rewrites = rewrites_in(cut, programs)
     forced = None
     if isinstance(fusion, Fusion) and (fusion.pin or fusion.forbid):
         check_pins(cut, Options(pin=fusion.pin))  # regions may have been taken apart
@@ -102,7 +106,7 @@ def explain_command(
         table = {
             **head, **found.to_dict(),
             "tuned": [vars(item) for item in tuned], "forced": forced,
-            "orders": orders,
+            "orders": orders, "rewrites": [vars(item) for item in rewrites],
         }  # fmt: skip
         click.echo(json.dumps(table))
         return 0
@@ -111,8 +115,14 @@ def explain_command(
     if forced is not None:
         click.echo(change_text(forced))
     click.echo(text_of(found, None if verbose else 60))
-    if cut.graph.numerics.batch_invariant:
-        click.echo("\n".join([f"numerics: {cut.graph.numerics}", *(f"  {one}" for one in orders)]))
+    if rewrites or orders:
+        click.echo(f"numerics: {cut.graph.numerics}")
+    for item in rewrites:
+        nodes = ", ".join(item.nodes if verbose else item.nodes[:4])
+        more = "" if verbose or len(item.nodes) <= 4 else f" and {len(item.nodes) - 4} more"
+        click.echo(f"  {item.rule} ({item.kind}): {nodes}{more}")
+    for line in orders:
+        click.echo(f"  {line}")
     if tuned:
         click.echo("\n".join(["kernels with measured schedules", *(f"  {one}" for one in tuned)]))
     return 0

@@ -80,11 +80,11 @@ def report_on(
         dram_cold=Traffic(*(_total(cold) for cold, _ in dram)),
         launches=launches,
         numerics=str(cut.graph.numerics),
-        rewrites=_rewrites(cut, programs),
+        rewrites=rewrites_in(cut, programs),
     )  # fmt: skip
 
 
-def _rewrites(cut: Partition, programs: Sequence[TileProgram]) -> tuple[Rewritten, ...]:
+def rewrites_in(cut: Partition, programs: Sequence[TileProgram]) -> tuple[Rewritten, ...]:
     """The rewrites that are not exact, each once with the nodes of all places."""
     found: dict[tuple[str, RuleClass], dict[str, None]] = {}
     for item in cut.graph.rewritten:

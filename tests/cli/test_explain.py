@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import onnx
 
 from tests.cli.command import Fuser, assert_one_line
 
@@ -104,3 +105,17 @@ def test_explain_of_feeds_that_do_not_fit(fuser: Fuser, mlp: Path, tmp_path: Pat
     np.savez(tmp_path / "feeds.npz", x=np.zeros((3, 23), np.float32))
     result = fuser("explain", mlp, "--device", "cpu", "-i", tmp_path / "feeds.npz")
     assert_one_line(result, 2, "x")
+
+
+def test_rewrites_are_named_by_their_nodes(fuser: Fuser, tmp_path: Path) -> None:
+    path = tmp_path / "divide.onnx"
+    onnx.save(
+        onnx.parser.parse_model(
+            '<ir_version: 10, opset_import: ["": 22]> g (float[8] x) => (float[8] y)'
+            " { c = Constant <value = float {41.0}> ()  y = Div(x, c) }"
+        ),
+        path,
+    )
+    for numerics, named in (("fast", True), ("model", False)):
+        _, out, _ = fuser("explain", path, "--device", "cpu", "--numerics", numerics)
+        assert ("divide_by_constant (fast): y" in out) is named
