@@ -103,3 +103,15 @@ def test_convolutions_of_no_channels(x: Any, weight: Any, padding: int) -> None:
     convolve = F.conv1d if len(x) == 3 else F.conv2d
     given = [torch.randn(x), torch.randn(weight)]
     _check(lambda x, w: convolve(x, w, None, 1, padding), [given])
+
+
+@pytest.mark.parametrize("number", [3, -1.5, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.bool])
+def test_a_number_is_copied_into_an_argument(number: float, dtype: torch.dtype) -> None:
+    def put(x: torch.Tensor) -> torch.Tensor:
+        return x.view(-1)[1:].copy_(number)
+
+    have, want = (torch.zeros(2, 5, dtype=dtype) for _ in range(2))
+    with torch.no_grad():
+        made = torch.compile(put, backend="fuser")(have)
+        assert torch.equal(made, put(want)) and torch.equal(have, want)

@@ -273,7 +273,9 @@ def unfold(b: Builder, x: Value, axis: int, size: int, step: int) -> Value:
 
 
 @aten("copy")
-def copy(b: Builder, x: Value, source: Value, non_blocking: bool = False) -> Value:
+def copy(b: Builder, x: Value, source: Any, non_blocking: bool = False) -> Value:
+    if not isinstance(source, Value):
+        return b.full(x.dtype.numpy.type(source).item(), x.type)
     return b.broadcast_to(b.cast(source, x.dtype), x.type.shape)
 
 
