@@ -61,7 +61,7 @@ REWRITES: tuple[Rewrite, ...] = (
     ),
     Rewrite(
         "short_functions", "function", "fuser/backend/nvptx/short_forms.py",
-        "exp, tanh, erf, GELU and softmax's quotient for results that are rounded to 16 bits",
+        "exp, tanh, erf, GELU, reciprocals, softmax's quotient for results rounded to 16 bits",
     ),
     Rewrite(
         "online_softmax", "order", "fuser/tilegen/emit/attention.py",
