@@ -35,12 +35,14 @@ compare; the framework's own trace is wrong, too."""
 @dataclass(frozen=True)
 class Finding:
     """What became of a program. reason: why it was refused, or what is wrong; script: a program
-    that shows it; group: what it has in common with other failures."""
+    that shows it; group: what it has in common with other failures; changes: what was done to a
+    program that should mean the same."""
 
     kind: str
     reason: str = ""
     script: str = ""
     group: str = ""
+    changes: Sequence[str] = ()
 
     @property
     def failed(self) -> bool:
@@ -55,12 +57,14 @@ class Summary:
     kinds: Counter[str] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
     groups: Counter[str] = field(default_factory=Counter)
+    changes: Counter[str] = field(default_factory=Counter)
     failed: list[int] = field(default_factory=list)
 
     def add(self, seed: int, findings: Sequence[Finding], left_out: Sequence[str]) -> None:
         self.programs += 1
         for finding in findings:
             self.kinds[finding.kind] += 1
+            self.changes.update(finding.changes)
             if finding.kind == REFUSED:
                 self.refusals[finding.reason] += 1
         if any(finding.failed and finding.kind not in left_out for finding in findings):
@@ -76,6 +80,7 @@ class Summary:
             "left out": {kind: n for kind, n in known.items() if kind in left_out},
             "refusals": dict(self.refusals.most_common()),
             "groups": dict(self.groups.most_common(60)),
+            "changes": dict(self.changes.most_common()),
             "failed seeds": sorted(self.failed)[:100],
             "seconds": round(seconds),
         })  # fmt: skip

@@ -1,17 +1,17 @@
 """Elementwise graphs under strict numerics: the bits are those of the operators one by one.
 
-    python -m tests.rules.strict --count 2000 --seed 0 --device cpu
+    python -m tests.rules.strict --programs 2000 --seed 0 --device cpu
 
-draws graphs of exact operators (no exp and the like) over all dtypes, compiles each as one kernel,
-and compares every output, bit for bit, with NumPy's evaluation of the graph. Exits with 1 if one
-differs. `--numerics model` compares graphs without float16 and bfloat16, which model leaves wide.
+Draws graphs of exact operators (no exp and the like) over all dtypes, compiles each as one kernel,
+and compares every output, bit for bit, with NumPy's evaluation of the graph. `--numerics model`
+leaves out float16 and bfloat16, which that mode may keep in float32.
+
+The last line is JSON: programs, and failures by kind. Exits with 1 if a graph differs.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from fuser.graph.ir import Graph, TensorType, Value
 from fuser.graph.numerics import Mode, using
 from fuser.graph.passes import run_passes
 from fuser.pipeline.compiler import compile_graph
+from tests.fuzzing.jobs import RIGHT, Finding, main
 from tests.rules.check import SPECIAL, same
 
 Array = np.ndarray[Any, Any]
@@ -123,30 +124,15 @@ def check(seed: int, device: Any = "cpu", numerics: Mode = "strict") -> str | No
     return None
 
 
-def _safe(job: tuple[int, str, Mode]) -> str | None:
-    try:
-        return check(*job)
-    except Exception as error:
-        return f"seed {job[0]}: {type(error).__name__}: {error}"
+def _findings(seed: int, options: argparse.Namespace) -> list[Finding]:
+    wrong = check(seed, options.device, options.numerics)
+    return [Finding("wrong", wrong) if wrong else Finding(RIGHT)]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=1)
+def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--numerics", default="strict", choices=["strict", "model"])
-    given = parser.parse_args()
-    seeds = range(given.seed, given.seed + given.count)
-    jobs = [(seed, given.device, given.numerics) for seed in seeds]
-    with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
-        wrong = [text for text in pool.imap_unordered(_safe, jobs, 8) if text]
-    for text in wrong[:40]:
-        print(text)
-    print(json.dumps({"graphs": given.count, "differ": len(wrong), "device": given.device}))
-    return bool(wrong)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main("tests.rules.strict", __doc__, "Strict graphs", _findings, _options))

@@ -273,9 +273,16 @@ def _names_of(loop: ast.For) -> str:
     return ast.unparse(loop.target)
 
 
+def _may_be_empty(first: str, stop: str) -> bool:
+    """Whether a loop is the rest of a peeled one, or the first half of one that was split."""
+    return first.startswith("first_") or stop.startswith("middle_")
+
+
 def loop_peeled(s: Subject) -> bool:
-    """The first iteration before the loop: all loops of the corpus have one."""
+    """The first iteration before the loop: all loops of the corpus have one, but what `loop_peeled`
+    and `loop_split` leave of a loop may have none."""
     found = [item for item in _ranges(s) if not _leaves(item[1])]
+    found = [item for item in found if not _may_be_empty(*item[2][:2])]
     if not found:
         return False
     place, loop, (first, stop, step) = s.random.choice(found)

@@ -1,12 +1,14 @@
-"""Mutants of small kernels compute what the kernels do: a sample of `python -m tests.equivalence`.
+"""Mutants of small kernels compute what the kernels do.
 
-To see a mutant that fails here: `python -m tests.equivalence kernels --seed NUMBER --count 1`.
+A sample of `python -m tests.equivalence.kernels`.
+To see a mutant that fails here: `python -m tests.equivalence.kernels --seed NUMBER --programs 1`.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import json
 import subprocess
 import sys
 import textwrap
@@ -102,8 +104,9 @@ def test_what_the_language_does_not_have_is_refused(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_command() -> None:
-    command = [sys.executable, "-m", "tests.equivalence", "kernels", "--count", "2", "--names",
+    command = [sys.executable, "-m", "tests.equivalence.kernels", "--programs", "2", "--names",
                "scaled_sum,flags"]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1].startswith("2 kernels, 0 failed, ")
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["right"] == told["programs"] == 2 and not told["failures"]
