@@ -30,7 +30,7 @@ from tests.equivalence.graphs.mutations import (
 )
 from tests.fuzzing.jobs import REFUSED, RIGHT, SKIPPED, Finding
 from tests.random_graphs.bounds import Array
-from tests.random_graphs.check import Native, compare, interpreted
+from tests.random_graphs.check import Native, TakenApart, compare, interpreted
 from tests.random_graphs.draw import Drawing, draw
 from tests.random_graphs.reduce import evaluated, reduced
 
@@ -192,6 +192,8 @@ def _failing(
 def _outcome(d: Drawing, runner: Runner, places: Sequence[Where], seed: int) -> tuple[str, str]:
     try:
         kind, what = differs(d, runner, list(places), seed)
+    except TakenApart as error:  # two kernels do what one was planned for
+        return REFUSED, f"taken apart: {str(error).split(': ', 1)[1]}"[:160]
     except UnsupportedError as error:
         return REFUSED, f"{type(error).__name__}: {error}"[:120]
     except FuserError as error:

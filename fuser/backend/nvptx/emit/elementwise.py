@@ -61,8 +61,10 @@ def _float(e: Emitter, fn: str, dtype: DType, args: list[str]) -> str:
         return e.value(f"call {type} @llvm.{fn}imum.{suffix}({type} {a}, {type} {args[1]})")
     if fn in ("fmin", "fmax"):
         return e.value(f"call {type} @llvm.{fn[1:]}num.{suffix}({type} {a}, {type} {args[1]})")
-    if fn in ("abs", "floor", "ceil", "round"):
-        name = {"abs": "fabs", "round": "roundeven"}.get(fn, fn)
+    if fn == "abs":
+        return _magnitude(e, type, a)
+    if fn in ("floor", "ceil", "round"):
+        name = {"round": "roundeven"}.get(fn, fn)
         return e.value(f"call {type} @llvm.{name}.{suffix}({type} {a})")
     if fn == "neg":
         return e.value(f"fneg {type} {a}")
@@ -492,6 +494,15 @@ def _mul_high(e: Emitter, dtype: DType, a: str, b: str) -> str:
     product = e.value(f"mul i{2 * bits} {x}, {y}")
     upper = e.value(f"lshr i{2 * bits} {product}, {bits}")
     return e.value(f"trunc i{2 * bits} {upper} to {type}")
+
+
+def _magnitude(e: Emitter, type: str, a: str) -> str:
+    """|a|. ptxas takes what abs gives to be at least 0, NaN as well: |NaN| > -1 would hold."""
+    bits, letter = (32, "f") if type == "float" else (64, "d")
+    mask = (1 << (bits - 1)) - 1
+    return e.value(
+        f'call {type} asm "and.b{bits} $0, $1, {mask:#x};", "={letter},{letter}"({type} {a})'
+    )
 
 
 def _absolute(e: Emitter, type: str, a: str) -> str:
