@@ -16,6 +16,7 @@ import torch
 
 import fuser
 from fuser.errors import FuserError, UnsupportedError
+from fuser.frontends.torch.backend import backend as fuser_backend
 from tests.fuzzing.draw import Drawing
 from tests.fuzzing.freedom import HALVES, Freedom, run
 from tests.fuzzing.jobs import REFUSED, RIGHT, SKIPPED, TRACE, Finding, save
@@ -244,7 +245,7 @@ class Module(torch.nn.Module):
 
 
 def compiled(
-    program: Program, entry: str, backend: Any = "fuser"
+    program: Program, entry: str, backend: Any = fuser_backend
 ) -> tuple[list[list[Seen]], list[str]]:
     """What is seen after each call, and why graphs were left to PyTorch."""
     function = program.function(LIBRARY.names)
