@@ -21,7 +21,7 @@ from fuser.partition import explain, partition
 from fuser.partition.region import Region
 from fuser.partition.ungroup import is_divisible
 from fuser.pipeline import kernels
-from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.kernels import emit_programs
 from fuser.runtime.plan import Plan
 from fuser.target import X86_64_V3
 from fuser.tilegen import emit as emitters

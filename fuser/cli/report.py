@@ -110,6 +110,7 @@ def _measured(
     from fuser.pipeline import compiler
     from fuser.pipeline.details import details
     from fuser.pipeline.devices import choose_target
+    from fuser.pipeline.kernels import emit_programs
     from fuser.report.profile import add_times
     from fuser.report.record import Record
     from fuser.runtime.plan import Plan
@@ -138,7 +139,7 @@ def _measured(
     stages.end()
     stages.onward("collecting the details")
     cut = partition_for(opened, given, device=chosen, dims=dims, fusion=fusion, precision=precision)
-    programs, _ = compiler.with_remembered(cut, compiler.emit_programs(cut, chosen), chosen)
+    programs, _ = compiler.with_remembered(cut, emit_programs(cut, chosen), chosen)
     found = details(cut, programs, chosen, stages.onward, texts=texts)
     return Record(report.to_dict() | {"details": found})
 

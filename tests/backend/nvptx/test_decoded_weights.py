@@ -25,7 +25,7 @@ from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph
 from fuser.graph.sizes import Sizes
 from fuser.partition import Partition, partition
-from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.kernels import emit_programs
 from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import axis, index
