@@ -177,6 +177,32 @@ class Comparison:
     differs: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Timed:
+    """A kernel of the plan without fusion, and microseconds it took."""
+
+    name: str
+    kind: str
+    nodes: tuple[str, ...]
+    time_us: float
+
+
+@dataclass(frozen=True)
+class Unfused:
+    """A run of the plan without fusion, in turns with the fused one. launches: empty where its
+    kernels were not timed. note: why it was not run."""
+
+    latency_ms: Latency | None = None
+    launches: tuple[Timed, ...] = ()
+    note: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        launches = [{**asdict(launch), "nodes": list(launch.nodes)} for launch in self.launches]
+        table = asdict(self)
+        return {"latency_ms": table["latency_ms"], "launches": launches, "note": self.note}
+
+
 @dataclass(repr=False)
 class Report(Shown):
     """What `plan.report()` gives. `to_dict` is the JSON of `fuser run --report`.
@@ -218,6 +244,8 @@ class Report(Shown):
     forced: dict[str, Any] | None = None
     """What pins and forbidden pairs changed: kernels, bytes and seconds predicted by the
     partitioner, "unforced" and "forced"."""
+    unfused: Unfused | None = None
+    """The plan without fusion, where it was run beside this one."""
     peer: dict[str, Any] | None = None
     """A peer that ran beside the plan: its name, and the kernels it has."""
     profile: Profiled | None = None
@@ -238,7 +266,9 @@ class Report(Shown):
             "dram_bytes": _three(self.dram),
             "dram_bytes_cold": _three(self.dram_cold),
             "packed_bytes": self.bytes.packed,
-            **{key: table[key] for key in ("latency_ms", "compile_s", "cache_hits")},
+            "latency_ms": table["latency_ms"],
+            "unfused": self.unfused and self.unfused.to_dict(),
+            **{key: table[key] for key in ("compile_s", "cache_hits")},
             "peak_memory_bytes": self.peak_memory_bytes,
             "tuned": table["tuned"],
             "fallbacks": list(self.fallbacks),
