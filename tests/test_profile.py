@@ -14,12 +14,12 @@ import pytest
 
 import fuser
 from fuser.cli.main import run
+from fuser.graph.units import byte_size
 from fuser.report import counters_ncu, counters_perf
 from fuser.report.counters import Counted, MissingCountersError
 from fuser.report.counters_ncu import METRICS, parse_raw, why_none
 from fuser.report.counters_perf import SOFTWARE, Events, count_events, reason
 from fuser.report.profile import add_counters, add_times, count, kernel_table
-from fuser.report.table import megabytes
 from fuser.runtime.plan import Plan
 from models import TINY, build, save
 
@@ -275,7 +275,7 @@ def test_counters_stand_beside_what_was_predicted(plan: Plan) -> None:
     assert [launch["share"] for launch in found["launches"]] == [1 / 3] * 3
     text = kernel_table(report)
     assert "DRAM read" in text and "1.00 MB" in text and "counters by ncu 1" in text
-    predicted = megabytes(sum(launch.dram.total for launch in report.launches))
+    predicted = byte_size(sum(launch.dram.total for launch in report.launches))
     assert f"DRAM read and written 4.50 MB, predicted {predicted}" in text
     assert plan.report().profile is None  # the plan's own report stays as it was
 

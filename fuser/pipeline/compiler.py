@@ -16,6 +16,7 @@ from fuser.backend.workers import CompileStats
 from fuser.config import Config, start_logs, within
 from fuser.dtypes import DType
 from fuser.graph.ir import Graph
+from fuser.graph.units import counted
 from fuser.limits import check_bytes, current
 from fuser.partition import Options, partition
 from fuser.partition.explanation import change
@@ -37,7 +38,6 @@ from fuser.runtime.inputs import input_hints
 from fuser.runtime.nvtx import marked
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Program
-from fuser.runtime.shown import counted
 from fuser.runtime.source import Source
 from fuser.target import Target
 from fuser.tilegen.coverage import prove_order
@@ -124,7 +124,7 @@ def compile_source(
 
 def is_large(graph: Graph) -> bool:
     """Whether it is worth the time to free at once what a compile of the graph leaves behind:
-    models and graphs are cycles, and hundreds of megabytes would stay until a full collection."""
+    models and graphs are cycles, and hundreds of byte_size would stay until a full collection."""
     arrays = (node.output.constant for node in graph.nodes if node.op == "constant")
     size = sum(array.nbytes for array in arrays if array is not None)
     return size >= max(LARGE_BYTES, NODE_BYTES * len(graph.nodes))

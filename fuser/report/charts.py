@@ -6,11 +6,9 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 
+from fuser.graph.units import byte_size, counted, microseconds, operations
 from fuser.report.markup import (
     escaped,
-    megabytes,
-    microseconds,
-    operations,
     percent,
     tag,
     titled,
@@ -82,11 +80,11 @@ def timeline(record: Record, scale: float | None = None, here: bool = True) -> s
             x += width
     axis = "".join(
         tag("line", x1=at * per_us, x2=at * per_us, y1=66.0, y2=71.0)
-        + tag("text", escaped(microseconds(at)), x=at * per_us, y=84.0,
+        + tag("text", escaped(microseconds(at, tick=True)), x=at * per_us, y=84.0,
               text_anchor="start" if not at else "end" if at * per_us > WIDTH - 20 else "middle")
         for at in ticks(whole)
     )  # fmt: skip
-    label = f"{len(record.launches)} kernels over {microseconds(record.total)}"
+    label = f"{counted(len(record.launches), 'kernel')} over {microseconds(record.total)}"
     return svg(WIDTH, 90, label, *marks, tag("g", axis, class_="axis"))
 
 
@@ -118,13 +116,17 @@ def roofline(record: Record) -> str:
     for power in range(left, right + 1):
         x = to_x(10.0**power)
         lines.append(tag("line", x1=x, x2=x, y1=8.0, y2=height - 40))
-        text = operations(10.0**power) if power >= 0 else f"{10.0**power:g}"
+        text = operations(10.0**power, tick=True) if power >= 0 else f"{10.0**power:g}"
         anchor = "middle" if power < right else "end"
         lines.append(tag("text", text, x=x, y=height - 24, text_anchor=anchor))
     for power in range(low, high + 1):
         y = to_y(10.0**power)
         lines.append(tag("line", x1=margin, x2=WIDTH - 8, y1=y, y2=y))
-        lines.append(tag("text", operations(10.0**power), x=margin - 6, y=y + 4, text_anchor="end"))
+        lines.append(
+            tag(
+                "text", operations(10.0**power, tick=True), x=margin - 6, y=y + 4, text_anchor="end"
+            )
+        )
     names = [tag("text", "operations a byte of memory", x=WIDTH / 2, y=height - 6,
                  text_anchor="middle"),
              tag("text", "operations a second", x=margin, y=20.0, dx="6")]  # fmt: skip
@@ -153,8 +155,8 @@ def roofline(record: Record) -> str:
             tag("line", x1=x, x2=x, y1=at, y2=top, class_="gap"),
             tag("circle", cx=x, cy=top, r=3.0, class_="roof"),
             tag("circle", cx=x, cy=at, r=radius, class_="bar"),
-            said=f"{about(one, record.total)}; {operations(one.flops)}FLOP,"
-            f" {megabytes(one.dram)} of DRAM",
+            said=f"{about(one, record.total)}; {operations(one.flops, 'FLOP')},"
+            f" {byte_size(one.dram)} of DRAM",
         ))  # fmt: skip
     label = f"Roofline of {len(shown)} kernels"
     axes = tag("g", *lines, *names, class_="axis")

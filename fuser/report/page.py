@@ -10,14 +10,12 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
+from fuser.graph.units import byte_size, counted, duration, microseconds, milliseconds, operations
 from fuser.report import charts, drawing
 from fuser.report.difference import difference
 from fuser.report.markup import (
     escaped,
     fewer,
-    megabytes,
-    microseconds,
-    operations,
     percent,
     table,
     tag,
@@ -25,7 +23,6 @@ from fuser.report.markup import (
 )
 from fuser.report.panels import end, only, panels, texts
 from fuser.report.record import Record
-from fuser.runtime.shown import counted
 
 LIMIT = 1_000_000
 """Bytes of a page."""
@@ -115,10 +112,10 @@ def _summary(record: Record) -> str:
     cards = [
         ("Kernels", f"{kernels['after']:,}",
          f"{kernels['before']:,} without fusion, {fewer(kernels['before'], kernels['after'])}"),
-        ("Through memory", megabytes(boundary["after"]),
-         f"{fewer(boundary['before'], boundary['after'])}; floor {megabytes(boundary['floor'])}"),
-        ("DRAM, predicted", megabytes(dram["after"]),
-         f"{fewer(dram['before'], dram['after'])}; floor {megabytes(dram['floor'])}"),
+        ("Through memory", byte_size(boundary["after"]),
+         f"{fewer(boundary['before'], boundary['after'])}; floor {byte_size(boundary['floor'])}"),
+        ("DRAM, predicted", byte_size(dram["after"]),
+         f"{fewer(dram['before'], dram['after'])}; floor {byte_size(dram['floor'])}"),
     ]  # fmt: skip
     if record.is_measured:
         cards.append(
@@ -130,12 +127,12 @@ def _summary(record: Record) -> str:
         cards.append(("Roofline", microseconds(record.total_roofline), "not measured"))
     if latency := record.data.get("latency_ms"):
         cards.append(
-            ("A run", microseconds(latency["median"] * 1e3),
-             f"median of {latency['iterations']}, p90 {microseconds(latency['p90'] * 1e3)}")
+            ("A run", milliseconds(latency["median"]),
+             f"median of {latency['iterations']}, p90 {milliseconds(latency['p90'])}")
         )  # fmt: skip
     cards.append(
-        ("Memory", megabytes(record.data["peak_memory_bytes"]),
-         f"compiled in {record.data['compile_s']:.1f} s")
+        ("Memory", byte_size(record.data["peak_memory_bytes"]),
+         f"compiled in {duration(record.data['compile_s'])}")
     )  # fmt: skip
     shown = "".join(
         tag("div", tag("dt", escaped(name)), tag("dd", tag("b", escaped(value)), together(more)))
@@ -181,7 +178,7 @@ def _bytes(record: Record) -> str:
     rows = []
     for name, traffic in (("through memory", record.boundary), ("DRAM, predicted", record.dram)):
         for label, key in (("a kernel each", "before"), ("fused", "after"), ("floor", "floor")):
-            text = megabytes(traffic[key])
+            text = byte_size(traffic[key])
             if key != "before":
                 text += f"  ({fewer(traffic['before'], traffic[key])})"
             rows.append((f"{name}: {label}", float(traffic[key]), text, f"bytes {key}"))
@@ -197,13 +194,13 @@ def _graph(record: Record, drawn: str) -> str:
     if not record.nodes:
         return _note("The report has no graph: fuser report MODEL --html writes one.")
     if not drawn:
-        return _note(f"The graph of {len(record.nodes)} nodes is too large for a page.")
+        return _note(f"The graph of {counted(len(record.nodes), 'node')} is too large for a page.")
     said = (
         "A box is a region, which is one kernel; inside are the model's nodes. Lines are the"
         " tensors that go through memory. Choose a region to see its kernel."
     )
     if len(record.nodes) > drawing.MOST_NODES:
-        said += f" The {len(record.nodes)} nodes are too many to be drawn."
+        said += f" The {len(record.nodes):,} nodes are too many to be drawn."
     parts = [_note(said)]
     nowhere = [node["name"] for node in record.nodes if node["name"] not in record.homes]
     if nowhere:
@@ -227,10 +224,10 @@ def _kernels(record: Record) -> str:
             "–" if one.time is None else microseconds(one.time),
             f"{share:.1f} %{bar}", microseconds(one.roofline),
             "–" if one.time is None else percent(one.roofline, one.time),
-            megabytes(one.read + one.written), megabytes(one.dram), operations(one.flops),
+            byte_size(one.read + one.written), byte_size(one.dram), operations(one.flops),
         ))  # fmt: skip
     more = len(record.launches) - len(rows)
-    note = _note(f"The {len(rows)} kernels that take longest; {more} more.") if more else ""
+    note = _note(f"The {len(rows)} kernels that take longest; {more:,} more.") if more else ""
     head = ("#", "kernel", "kind", "time", "share", "roofline", "of the time", "through memory",
             "DRAM", "operations")  # fmt: skip
     return note + table(head, rows, caption="The kernels of a run, in order",
@@ -243,7 +240,7 @@ def _refusals(record: Record) -> str:
         return _note("None, or the report does not hold them.")
     rows = [_refusal(record, item) for item in found[:MOST_REFUSALS]]
     more = len(found) - len(rows)
-    note = _note(f"The dearest {len(rows)}; fuser explain lists {more} more.") if more else ""
+    note = _note(f"The dearest {len(rows)}; fuser explain lists {more:,} more.") if more else ""
     head = ("between", "why", "bytes", "time", "what would lift it")
     return note + table(head, rows, numbers=(2, 3), caption="What each refused fusion would save")
 
@@ -252,5 +249,5 @@ def _refusal(record: Record, item: Mapping[str, Any]) -> tuple[str, ...]:
     ends = " → ".join(end(record, item[key]) for key in ("producer", "consumer"))
     return (
         ends, f"{tag('code', escaped(item['code']))} {escaped(item['reason'])}",
-        megabytes(item["bytes"]), microseconds(item["seconds"] * 1e6), escaped(item["lift"]),
+        byte_size(item["bytes"]), duration(item["seconds"]), escaped(item["lift"]),
     )  # fmt: skip

@@ -11,11 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from fuser.graph.units import byte_size
 from fuser.report.counters import Counted
 from fuser.report.counters_ncu import count_under_ncu
 from fuser.report.counters_perf import count_events
 from fuser.report.report import KernelReport, Report
-from fuser.report.table import columns, megabytes, printable
+from fuser.report.table import columns, printable
 from fuser.runtime.plan import Plan
 from fuser.runtime.plan_report import Profiled
 
@@ -67,7 +68,7 @@ def kernel_table(report: Report) -> str:
             (
                 str(place), printable(launch.name), f"{launch.time_us or 0:.2f}",
                 f"{100 * (launch.share or 0):.1f} %", f"{launch.roofline_us:.2f}", _ratio(launch),
-                megabytes(launch.boundary.total), megabytes(launch.dram.total),
+                byte_size(launch.boundary.total), byte_size(launch.dram.total),
                 *(_number(name, (launch.counters or {}).get(name)) for name in counters),
                 printable(_nodes(launch.nodes)), _schedule(launch),
             )
@@ -85,8 +86,8 @@ def kernel_table(report: Report) -> str:
     ]
     if measured:
         predicted = sum(item.dram.total for item in report.launches)
-        total = megabytes(int(sum(measured)))
-        lines.append(f"DRAM read and written {total}, predicted {megabytes(predicted)}")
+        total = byte_size(int(sum(measured)))
+        lines.append(f"DRAM read and written {total}, predicted {byte_size(predicted)}")
     if profile.missing:
         lines.append(f"no counters: {profile.missing}")
     return "\n".join(lines)
@@ -106,7 +107,7 @@ def _number(name: str, value: float | None) -> str:
     if value is None:
         return ""
     if name.endswith("_bytes"):
-        return megabytes(int(value))
+        return byte_size(int(value))
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
 
 

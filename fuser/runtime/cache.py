@@ -25,6 +25,7 @@ from typing import Any
 
 from fuser.backend import failed_kernels
 from fuser.backend.module import CompiledKernel
+from fuser.graph.units import byte_size, counted
 from fuser.runtime.kernel_record import kernel_from_record, kernel_to_record
 from fuser.runtime.memory import aligned_empty
 
@@ -69,7 +70,7 @@ class KernelCache:
         if not self.enabled:
             return self.note
         count, size = self.size()
-        text = f"{self.folder}, {count} entries, {size / 1e6:.1f} MB"
+        text = f"{self.folder}, {counted(count, 'entry', 'entries')}, {byte_size(size)}"
         return text + (f" ({self.note})" if self.note else "")
 
     def size(self) -> tuple[int, int]:

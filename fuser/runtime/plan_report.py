@@ -10,6 +10,7 @@ from typing import Any
 
 from fuser.errors import UsageError
 from fuser.graph.numerics import Rewritten
+from fuser.graph.units import byte_size, duration, milliseconds
 from fuser.runtime.latency import Latency
 from fuser.runtime.shown import Shown, Summary
 
@@ -302,18 +303,19 @@ class Report(Shown):
 
     def _summary(self) -> Summary:
         kernels, traffic = self.kernels, self.boundary
-        saved = f"{kernels.before} -> {kernels.after}"
-        moved = f"{traffic.before:,} -> {traffic.after:,} (floor {traffic.floor:,})"
+        saved = f"{kernels.before:,} -> {kernels.after:,}"
+        before, after, floor = map(byte_size, (traffic.before, traffic.after, traffic.floor))
+        moved = f"{before} -> {after} (floor {floor})"
         facts = [
             ("device", self.device), ("kernels", saved), ("bytes moved", moved),
-            ("memory", f"{self.peak_memory_bytes:,} bytes"), ("precision", self.precision),
+            ("memory", byte_size(self.peak_memory_bytes)), ("precision", self.precision),
             ("numerics", self.numerics),
-            ("compiled in", f"{self.compile_s:.2f} s"),
+            ("compiled in", duration(self.compile_s)),
             *((name, str(size)) for name, size in self.dims.items()),
             *(("fallback", text) for text in self.fallbacks),
         ]  # fmt: skip
         if self.latency_ms is not None:
-            facts.append(("latency", f"{self.latency_ms.median:.3f} ms"))
+            facts.append(("latency", milliseconds(self.latency_ms.median)))
         short = [self.device, f"kernels {saved}", f"bytes {moved}"]
         return Summary(self.model, [], [], facts, short)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fuser.report.table import megabytes, percent_saved
+from fuser.report.table import percent_saved
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,3 @@ from fuser.report.table import megabytes, percent_saved
 )
 def test_what_is_saved_is_never_left_out(before: int, after: int, words: str) -> None:
     assert percent_saved(before, after) == words
-
-
-def test_bytes_have_units() -> None:
-    assert [megabytes(count) for count in (0, 1_500_000)] == ["0 B", "1.50 MB"]
