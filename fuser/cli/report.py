@@ -78,8 +78,8 @@ def report_command(
         else:
             record = _measured(
                 files[0], stages, device=device, target=target, inputs=inputs, dim=dim, seed=seed,
-                iterations=iterations, measure=measure, threads=threads, fusion=fusion, precision=precision,
-                texts=html is not None or as_json,
+                iterations=iterations, measure=measure, threads=threads, fusion=fusion,
+                precision=precision, texts=html is not None or as_json,
             )  # fmt: skip
         older = against or (files[0] if len(files) > 1 else None)
         before = Record.read(older) if older else None

@@ -58,16 +58,16 @@ class Unfused:
 
 def _stand_in(array: np.ndarray) -> np.ndarray:
     """An array that compiles as a constant does, without its memory: itself if it is small or a
-    table of two numbers, else one with elements of no kind that kernels are made for."""
+    table of two numbers, else one whose diagonals are shared: its elements are no progression, and
+    no whole numbers times a factor a row."""
     step = max(1, array.size // SAMPLES)
     sampled = {item.tobytes() for item in array.flat[::step]}
     if array.nbytes <= KEPT_BYTES or len(sampled) <= 2:
         return array
-    axis = int(np.argmax(array.shape))
-    line = np.arange(array.shape[axis]) + 2
+    line = np.arange(sum(array.shape)) + 2
     line = line**2 % 101 if array.dtype.kind in "iub" else np.sqrt(line)
-    shape = [-1 if place == axis else 1 for place in range(array.ndim)]
-    return np.broadcast_to(line.astype(array.dtype).reshape(shape), array.shape)
+    line = line.astype(array.dtype)
+    return np.lib.stride_tricks.as_strided(line, array.shape, line.strides * array.ndim)
 
 
 def outline(

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 from fuser.errors import FuserError
 from fuser.runtime.latency import Latency
 from fuser.runtime.plan import Plan, latency_of
-from fuser.runtime.plan_report import Report, Saving, Timed, Traffic, Unfused
+from fuser.runtime.plan_report import Report, Timed, Unfused
+from fuser.runtime.savings import Saving, Traffic
 
 MAX_COMPILE_S = 60.0
 """Of the fused plan. One that took longer is not compiled again without fusion."""

@@ -16,8 +16,9 @@ from fuser.report import report as reports
 from fuser.report.bytes import Moved, addresses_of, launches_moved, least
 from fuser.report.dram import cache_of, dram_bytes
 from fuser.report.roofline import device_of, roofline_us
-from fuser.runtime.plan_report import Bytes, KernelReport, Report, Traffic
+from fuser.runtime.plan_report import Bytes, KernelReport, Report
 from fuser.runtime.program import Launch, Program
+from fuser.runtime.savings import Traffic
 from fuser.tilegen.program import TileProgram
 
 

@@ -108,14 +108,10 @@ def _setting(record: Record) -> str:
 
 
 def _summary(record: Record) -> str:
-    kernels, boundary, dram = record.data["kernels"], record.boundary, record.dram
     cards = [
-        ("Kernels", f"{kernels['after']:,}",
-         f"{kernels['before']:,} without fusion, {fewer(kernels['before'], kernels['after'])}"),
-        ("Through memory", byte_size(boundary["after"]),
-         f"{fewer(boundary['before'], boundary['after'])}; floor {byte_size(boundary['floor'])}"),
-        ("DRAM, predicted", byte_size(dram["after"]),
-         f"{fewer(dram['before'], dram['after'])}; floor {byte_size(dram['floor'])}"),
+        (saved.label.capitalize(), f"{saved.before} → {saved.after}",
+         "; ".join(filter(None, (saved.ratio, saved.note))))
+        for saved in record.savings
     ]  # fmt: skip
     if record.is_measured:
         cards.append(
@@ -138,8 +134,23 @@ def _summary(record: Record) -> str:
         tag("div", tag("dt", escaped(name)), tag("dd", tag("b", escaped(value)), together(more)))
         for name, value, more in cards
     )
-    notes = "".join(map(_note, record.data.get("fallbacks") or ()))
-    return tag("dl", shown, class_="cards") + notes
+    unfused = (record.data.get("unfused") or {}).get("note")
+    notes = "".join(map(_note, (*(record.data.get("fallbacks") or ()), *filter(None, [unfused]))))
+    return tag("dl", shown, class_="cards") + notes + _fused(record)
+
+
+def _fused(record: Record) -> str:
+    """The kernels of a run without and with fusion, one above the other on one scale."""
+    if not record.unfused or not record.is_measured:
+        return ""
+    whole = max(record.total, sum(one.shown_time for one in record.unfused))
+    return "".join((
+        tag("h3", "Without fusion, with fusion"),
+        _note("Kernels in the order of a run, the width is the measured time, on one scale."),
+        charts.strip(record.unfused, whole, f"{counted(len(record.unfused), 'kernel')} without"),
+        charts.strip(record.launches, whole, f"{counted(len(record.launches), 'kernel')} with",
+                     axis=True),
+    ))  # fmt: skip
 
 
 def _legend(record: Record) -> str:

@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from fuser.errors import UsageError
+from fuser.runtime.latency import Latency
+from fuser.runtime.savings import Saved, Saving, Traffic, savings
 
 MOST_SHOWN = 200
+THREE = ("before", "after", "floor")
+TIMES = ("median", "p90", "p99", "iterations")
 MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
@@ -26,9 +30,12 @@ FIELDS: dict[str, Any] = {
        for key in ("boundary", "dram") for way in ("read", "written")},
     **{f"{key}_bytes.{when}": int
        for key in ("boundary", "dram") for when in ("before", "after", "floor")},
-    "latency_ms?.median": _NUMBER, "latency_ms?.p90": _NUMBER,
-    "latency_ms?.iterations": int, "target?.bandwidth": _NUMBER, "target?.flops_f32": _NUMBER,
-    "target?.flops_f16": _NUMBER, "dims": dict, "fallbacks": _NAMES, "precision": str,
+    "target?.bandwidth": _NUMBER, "target?.flops_f32": _NUMBER,
+    "target?.flops_f16": _NUMBER, "unfused?.note": str,
+    **{f"{at}latency_ms?.{key}": _NUMBER for at in ("", "unfused?.") for key in TIMES},
+    **{f"unfused?.launches.*.{key}": str for key in ("name", "kind")},
+    "unfused?.launches.*.nodes": _NAMES, "unfused?.launches.*.time_us": _NUMBER,
+    "dims": dict, "fallbacks": _NAMES, "precision": str,
     "details?.nodes.*.name": str, "details?.nodes.*.op": str, "details?.nodes.*.kind": str,
     "details?.nodes.*.reads": _NAMES,
     "details?.tensors.*.type": str, "details?.tensors.*.bytes": int,
@@ -150,6 +157,26 @@ class Record:
     @property
     def title(self) -> str:
         return f"{self.data['model']} on {self.data['device']}"
+
+    @cached_property
+    def savings(self) -> list[Saved]:
+        """What fusion saved, a line each."""
+        counts, data = self.data["kernels"], self.data
+        times = [data.get("latency_ms"), (data.get("unfused") or {}).get("latency_ms")]
+        fused, alone = (item and Latency(**item) for item in times)
+        memory, dram = (Traffic(*(way[key] for key in THREE)) for way in (self.boundary, self.dram))
+        kernels = Saving(counts["before"], counts["after"])
+        return savings(kernels, memory, dram, fused, alone)
+
+    @property
+    def unfused(self) -> tuple[Launch, ...]:
+        """The kernels of the plan without fusion, where they were timed."""
+        told = (self.data.get("unfused") or {}).get("launches") or ()
+        return tuple(
+            Launch(at, item["name"], -1, item["kind"], tuple(item["nodes"]), 0, 0, 0, 0, 0.0,
+                   item["time_us"], {}, {})
+            for at, item in enumerate(told)
+        )  # fmt: skip
 
     @property
     def boundary(self) -> Mapping[str, int]:

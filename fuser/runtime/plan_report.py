@@ -12,28 +12,10 @@ from fuser.errors import UsageError
 from fuser.graph.numerics import Rewritten
 from fuser.graph.units import byte_size, duration, milliseconds
 from fuser.runtime.latency import Latency
+from fuser.runtime.savings import NO_TRAFFIC, Saved, Saving, Traffic, savings
 from fuser.runtime.shown import Shown, Summary
 
 SCHEMA = 2
-
-
-@dataclass(frozen=True)
-class Saving:
-    """A count before and after fusion."""
-
-    before: int
-    after: int
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """Bytes moved in one run: a kernel for each operator, the plan, and the least there can be.
-    packed: what kernels do not read because weights are codes of few bits."""
-
-    before: int
-    after: int
-    floor: int
-    packed: int = 0
 
 
 @dataclass(frozen=True)
@@ -238,9 +220,9 @@ class Report(Shown):
     target: Device | None = None
     threads: int | None = None
     """Of a plan on a CPU."""
-    boundary: Traffic = Traffic(0, 0, 0)
-    dram: Traffic = Traffic(0, 0, 0)
-    dram_cold: Traffic = Traffic(0, 0, 0)
+    boundary: Traffic = NO_TRAFFIC
+    dram: Traffic = NO_TRAFFIC
+    dram_cold: Traffic = NO_TRAFFIC
     launches: tuple[KernelReport, ...] = ()
     forced: dict[str, Any] | None = None
     """What pins and forbidden pairs changed: kernels, bytes and seconds predicted by the
@@ -250,6 +232,15 @@ class Report(Shown):
     peer: dict[str, Any] | None = None
     """A peer that ran beside the plan: its name, and the kernels it has."""
     profile: Profiled | None = None
+
+    def savings(self) -> list[Saved]:
+        """What fusion saved, a line each."""
+        return savings(self.kernels, self.boundary, self.dram, self.latency_ms, self.unfused_ms)
+
+    @property
+    def unfused_ms(self) -> Latency | None:
+        """The latency of the plan without fusion, where it was run."""
+        return self.unfused.latency_ms if self.unfused else None
 
     def to_dict(self, schema: int = SCHEMA) -> dict[str, Any]:
         """Plain data, the keys in the order of the schema, 1 or 2; what was not measured is None.
@@ -302,13 +293,10 @@ class Report(Shown):
         }
 
     def _summary(self) -> Summary:
-        kernels, traffic = self.kernels, self.boundary
-        saved = f"{kernels.before:,} -> {kernels.after:,}"
-        before, after, floor = map(byte_size, (traffic.before, traffic.after, traffic.floor))
-        moved = f"{before} -> {after} (floor {floor})"
+        saved = self.savings()
         facts = [
-            ("device", self.device), ("kernels", saved), ("bytes moved", moved),
-            ("memory", byte_size(self.peak_memory_bytes)), ("precision", self.precision),
+            ("device", self.device), *((item.label, str(item)) for item in saved),
+            ("peak memory", byte_size(self.peak_memory_bytes)), ("precision", self.precision),
             ("numerics", self.numerics),
             ("compiled in", duration(self.compile_s)),
             *((name, str(size)) for name, size in self.dims.items()),
@@ -316,7 +304,7 @@ class Report(Shown):
         ]  # fmt: skip
         if self.latency_ms is not None:
             facts.append(("latency", milliseconds(self.latency_ms.median)))
-        short = [self.device, f"kernels {saved}", f"bytes {moved}"]
+        short = [self.device, *(f"{one.label} {one.before} -> {one.after}" for one in saved)]
         return Summary(self.model, [], [], facts, short)
 
     @staticmethod

@@ -72,7 +72,7 @@ def test_a_report_is_short() -> None:
         regions, fallbacks=("Resize <a>",), dims={"batch": 8}, boundary=traffic,
     )  # fmt: skip
     assert repr(report) == (
-        "<Report bert; cpu, kernels 700 -> 100, bytes 12.0 MB -> 5.00 MB (floor 4.00 MB)>"
+        "<Report bert; cpu, kernels 700 -> 100, memory 12.0 MB -> 5.00 MB>"
     )
     rows = cells(report)
     assert ("batch", "8") in rows and ("fallback", "Resize <a>") in rows
