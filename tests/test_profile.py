@@ -64,7 +64,7 @@ def test_run_times_each_kernel(command: Command, mlp: Path) -> None:
     report = json.loads(out)
     launches, profile = report["launches"], report["profile"]
     assert profile == {"iterations": 3, "kernels_us": profile["kernels_us"], "counters": None,
-                       "missing": None}  # fmt: skip
+                       "missing": None, "device_us": None}  # fmt: skip
     assert len(launches) == report["kernels"]["after"]
     assert math.isclose(sum(x["time_us"] for x in launches), profile["kernels_us"])
     for launch in launches:

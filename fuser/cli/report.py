@@ -113,7 +113,7 @@ def _measured(
     from fuser.pipeline.devices import choose_target
     from fuser.pipeline.kernels import emit_programs
     from fuser.report.beside import add_unfused
-    from fuser.report.profile import add_times
+    from fuser.report.profile import time_kernels
     from fuser.report.record import Record
     from fuser.runtime.plan import Plan
 
@@ -144,7 +144,7 @@ def _measured(
                 add_unfused(report, plan, unfused, arrays, iterations, kernels=True)
             else:
                 report.latency_ms = plan.profile(arrays, iterations=iterations)
-            add_times(report, plan.profile_kernels(arrays, iterations=iterations), iterations)
+            time_kernels(report, plan, arrays, iterations)
     else:
         _, report = compiler.compile_program(
             opened, chosen, dims=dims, fusion=fusion, precision=precision, progress=stages.step

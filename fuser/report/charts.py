@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from fuser.graph.units import byte_size, counted, microseconds, operations
+from fuser.report.breakdown import Part
 from fuser.report.markup import (
     escaped,
     percent,
@@ -69,6 +70,22 @@ def strip(launches: Sequence[Launch], whole: float, label: str, axis: bool = Fal
     if axis:
         marks.append(_axis(whole, 52.0))
     return svg(WIDTH, 76 if axis else 52, total, *marks)
+
+
+def bar(parts: Sequence[Part]) -> str:
+    """Where the time of a run goes: one bar, as wide as the run."""
+    whole = sum(part.us for part in parts) or 1.0
+    marks, x = [], 0.0
+    for part in parts:
+        width = WIDTH * part.us / whole
+        inner = [tag("rect", x=x, y=4.0, width=max(width, 0.4), height=32.0, class_="bar")]
+        if width > LETTER * len(part.label) + 8:
+            inner.append(tag("text", escaped(part.label), x=x + 5, y=24.0))
+        said = f"{part.label}: {microseconds(part.us)}, {percent(part.us, whole)} of the run"
+        marks.append(tag("g", titled(said), *inner, class_=f"k-{part.kind or 'other'}"))
+        x += width
+    marks.append(_axis(whole, 40.0))
+    return svg(WIDTH, 64, f"Where {microseconds(whole)} go", *marks)
 
 
 def _axis(whole: float, y: float) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from fuser.graph.units import byte_size, counted, duration, microseconds, milliseconds, operations
 from fuser.report import charts, drawing
+from fuser.report.breakdown import sentence
 from fuser.report.difference import difference
 from fuser.report.markup import (
     escaped,
@@ -161,6 +162,13 @@ def _legend(record: Record) -> str:
     return tag("ul", marks, class_="legend", aria_label="Kinds of kernels")
 
 
+def _where(record: Record) -> str:
+    """The parts of a run, as a bar and in words."""
+    if not record.parts:
+        return ""
+    return charts.bar(record.parts) + tag("p", together(sentence(record.parts)), class_="note")
+
+
 def _time(record: Record) -> str:
     said = (
         "Kernels in the order of a run; the width is the measured time. The bar below each is its"
@@ -171,7 +179,7 @@ def _time(record: Record) -> str:
         " operations take."
         " The report was made without a run."
     )
-    parts = [_note(said), charts.timeline(record), _legend(record)]
+    parts = [_where(record), _note(said), charts.timeline(record), _legend(record)]
     if chart := charts.roofline(record):
         parts += [
             tag("h3", "Roofline"),

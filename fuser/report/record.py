@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from fuser.errors import UsageError
+from fuser.report.breakdown import Part, breakdown
 from fuser.runtime.latency import Latency
 from fuser.runtime.savings import Saved, Saving, Traffic, savings
 
@@ -32,6 +33,7 @@ FIELDS: dict[str, Any] = {
        for key in ("boundary", "dram") for when in ("before", "after", "floor")},
     "target?.bandwidth": _NUMBER, "target?.flops_f32": _NUMBER,
     "target?.flops_f16": _NUMBER, "unfused?.note": str,
+    "profile?.device_us?": _NUMBER,
     **{f"{at}latency_ms?.{key}": _NUMBER for at in ("", "unfused?.") for key in TIMES},
     **{f"unfused?.launches.*.{key}": str for key in ("name", "kind")},
     "unfused?.launches.*.nodes": _NAMES, "unfused?.launches.*.time_us": _NUMBER,
@@ -134,7 +136,15 @@ class Record:
         """Raise one of MALFORMED unless all that a page needs is there."""
         if self.data["schema"] != 2:
             raise ValueError(f"its schema is {self.data['schema']}")
-        _ = self.title, self.nodes, self.tensors, self.texts, self.refusals
+        _ = (
+            self.title,
+            self.savings,
+            self.parts,
+            self.nodes,
+            self.tensors,
+            self.texts,
+            self.refusals,
+        )
         for path, kind in FIELDS.items():
             _check(self.data, path.split("."), kind)
         for at, item in enumerate(self.texts):
@@ -182,6 +192,15 @@ class Record:
     def boundary(self) -> Mapping[str, int]:
         """Bytes through memory: before, after, floor."""
         return cast("Mapping[str, int]", self.data["boundary_bytes"])
+
+    @property
+    def parts(self) -> list[Part]:
+        """Where the time of a run goes; empty where none was timed kernel by kernel."""
+        latency, profile = self.data.get("latency_ms"), self.data.get("profile")
+        if not (latency and profile and self.is_measured):
+            return []
+        kernels = [(one.kind, one.shown_time) for one in self.launches]
+        return breakdown(kernels, latency["median"] * 1e3, profile.get("device_us"))
 
     @property
     def dram(self) -> Mapping[str, int]:

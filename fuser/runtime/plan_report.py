@@ -109,10 +109,12 @@ class RegionReport:
 @dataclass(frozen=True)
 class Profiled:
     """How kernels were measured. iterations: runs that each time is the median of. kernels_us: sum
-    of the times. counters: what read them; missing: why nothing did."""
+    of the times. device_us: of a run on a GPU, with its data in place. counters: what read them;
+    missing: why nothing did."""
 
     iterations: int
     kernels_us: float
+    device_us: float | None = None
     counters: str | None = None
     missing: str | None = None
 
