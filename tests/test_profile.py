@@ -75,8 +75,8 @@ def test_run_times_each_kernel(command: Command, mlp: Path) -> None:
     head = next(line for line in out.splitlines() if line.startswith("#"))
     assert "time us" in head and "share" in head and "roofline us" in head
     for launch in launches:
-        (line,) = (x for x in out.splitlines() if launch["name"] in x)
-        assert launch["nodes"][0] in line and "block_m=" in line
+        lines = [x for x in out.splitlines() if launch["name"] in x and "block_m=" in x]
+        assert len(lines) == 1 and launch["nodes"][0] in lines[0]
     assert "profile" in json.loads(command("run", mlp, "--json")[1])
 
 

@@ -166,7 +166,7 @@ def _kernel(
     return KernelReport(
         launch.kernel.entry, region.id, region.kind, region.origin, moved.boundary, moved.reread,
         dram, flops, roofline_us(program.target, region.nodes, flops, dram.total),
-        item.kernel.schedule.to_dict(),
+        item.kernel.schedule.to_dict(), launch.kernel.programs,
     )  # fmt: skip
 
 

@@ -166,7 +166,12 @@ def _where(record: Record) -> str:
     """The parts of a run, as a bar and in words."""
     if not record.parts:
         return ""
-    return charts.bar(record.parts) + tag("p", together(sentence(record.parts)), class_="note")
+    said = "".join(
+        tag("li", tag("a", together(one.sentence(record.total)), href=f"#k{one.kernel.at}"))
+        for one in record.verdicts
+    )
+    words = tag("p", together(sentence(record.parts)), class_="note")
+    return charts.bar(record.parts) + words + (tag("ol", said) if said else "")
 
 
 def _time(record: Record) -> str:

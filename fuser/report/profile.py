@@ -19,6 +19,7 @@ from fuser.report.counters_ncu import count_under_ncu
 from fuser.report.counters_perf import count_events
 from fuser.report.report import KernelReport, Report
 from fuser.report.table import columns, printable
+from fuser.report.verdict import Measured, verdicts
 from fuser.runtime.latency import Latency
 from fuser.runtime.plan import Plan
 from fuser.runtime.plan_report import Profiled
@@ -114,7 +115,15 @@ def _where(report: Report) -> list[str]:
         return []
     kernels = [(launch.kind, launch.time_us or 0.0) for launch in report.launches]
     parts = breakdown(kernels, report.latency_ms.median * 1e3, report.profile.device_us)
-    return [sentence(parts), ""]
+    kernels_us = report.profile.kernels_us
+    measured = [
+        Measured(at, one.name, one.kind, one.time_us or 0.0, one.roofline_us, one.dram.total,
+                 one.programs)
+        for at, one in enumerate(report.launches)
+    ]  # fmt: skip
+    assert report.target is not None
+    found = verdicts(measured, report.target, report.precision.split(" ")[0])
+    return [sentence(parts), "", *(one.sentence(kernels_us) for one in found), ""]
 
 
 def _ratio(launch: KernelReport) -> str:

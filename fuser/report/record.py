@@ -12,7 +12,9 @@ from typing import Any, cast
 
 from fuser.errors import UsageError
 from fuser.report.breakdown import Part, breakdown
+from fuser.report.verdict import Measured, Verdict, verdicts
 from fuser.runtime.latency import Latency
+from fuser.runtime.plan_report import Device
 from fuser.runtime.savings import Saved, Saving, Traffic, savings
 
 MOST_SHOWN = 200
@@ -26,6 +28,7 @@ FIELDS: dict[str, Any] = {
     "kernels.before": int, "kernels.after": int, "peak_memory_bytes": int, "compile_s": _NUMBER,
     "launches.*.name": str, "launches.*.kind": str, "launches.*.nodes": _NAMES,
     "launches.*.time_us": _MAYBE, "launches.*.schedule": dict, "launches.*.region": int,
+    "launches.*.programs": int,
     "launches.*.flops": int, "launches.*.roofline_us": _NUMBER,
     **{f"launches.*.{key}_bytes.{way}": int
        for key in ("boundary", "dram") for way in ("read", "written")},
@@ -91,6 +94,7 @@ class Launch:
     time: float | None
     schedule: Mapping[str, Any]
     counters: Mapping[str, float]
+    programs: int = 1
 
     @property
     def label(self) -> str:
@@ -140,6 +144,7 @@ class Record:
             self.title,
             self.savings,
             self.parts,
+            self.verdicts,
             self.nodes,
             self.tensors,
             self.texts,
@@ -159,7 +164,7 @@ class Record:
                 item["boundary_bytes"]["read"], item["boundary_bytes"]["written"],
                 item["dram_bytes"]["read"] + item["dram_bytes"]["written"],
                 item["flops"], item["roofline_us"], item["time_us"], item["schedule"],
-                item.get("counters") or {},
+                item.get("counters") or {}, item["programs"],
             )
             for at, item in enumerate(self.data["launches"])
         )  # fmt: skip
@@ -201,6 +206,20 @@ class Record:
             return []
         kernels = [(one.kind, one.shown_time) for one in self.launches]
         return breakdown(kernels, latency["median"] * 1e3, profile.get("device_us"))
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """What bounds the costliest kernels; empty where they were not timed."""
+        target = self.data.get("target")
+        if not target or not self.is_measured:
+            return []
+        kernels = [
+            Measured(
+                one.at, one.label, one.kind, one.shown_time, one.roofline, one.dram, one.programs
+            )
+            for one in self.launches
+        ]
+        return verdicts(kernels, Device(**target), self.data["precision"].split(" ")[0])
 
     @property
     def dram(self) -> Mapping[str, int]:

@@ -207,8 +207,13 @@ class KernelCache:
 
     def _warn(self, note: str) -> None:
         self.note = note
-        if not self._quiet:
+        if not self._quiet and note not in _told:
+            _told.add(note)
             _log.warning(note)
+
+
+_told: set[str] = set()
+"""Notes of this process: each is told once."""
 
 
 def _refusal_material(material: str) -> str:

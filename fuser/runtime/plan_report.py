@@ -51,6 +51,8 @@ class KernelReport:
     flops: int
     roofline_us: float
     schedule: dict[str, Any] = field(default_factory=dict)
+    programs: int = 1
+    """Of its grid: what runs side by side at most."""
     time_us: float | None = None
     share: float | None = None
     counters: dict[str, float] | None = None
@@ -67,6 +69,7 @@ class KernelReport:
             "dram_bytes": asdict(self.dram),
             "flops": self.flops,
             "roofline_us": self.roofline_us,
+            "programs": self.programs,
             "time_us": self.time_us,
             "share": self.share,
             "counters": self.counters,
