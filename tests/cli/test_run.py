@@ -27,7 +27,8 @@ SCHEMA_KEYS = [
     "schema", "model", "device", "target", "dims", "threads", "precision", "numerics",
     "rewrites", "kernels",
     "boundary_bytes", "dram_bytes", "dram_bytes_cold", "packed_bytes", "latency_ms", "unfused",
-    "compile_s", "cache_hits", "peak_memory_bytes", "tuned", "fallbacks", "forced", "profile", "launches",
+    "compile_s", "cache_hits", "peak_memory_bytes", "tuned", "fallbacks", "forced",
+    "profile", "launches",
     "compare",
     "peer",
 ]  # fmt: skip

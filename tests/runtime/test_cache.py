@@ -45,7 +45,7 @@ def test_round_trip(cache: KernelCache) -> None:
     assert cache.get("key2") is None
     assert (cache.hits, cache.misses) == (1, 2)
     assert oct(cache.folder.stat().st_mode & 0o777) == "0o700"
-    assert "1 entries" in cache.describe()
+    assert "1 entry" in cache.describe()
     assert cache.clear() == 1 and cache.get("key") is None
 
 
