@@ -71,7 +71,7 @@ def serve_command(
 
     if http_port < 0 and grpc_port < 0:
         raise UsageError("neither HTTP nor gRPC is left to listen on")
-    dims, sizes = options.parse_dims(dim), [options.parse_dims(item.split(",")) for item in warm]
+    dims, sizes = options.parse_dims(dim), options.dims_of_options(warm)
     opened = []
     for item in models:
         name, path = _named(item)
