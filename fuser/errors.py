@@ -121,7 +121,10 @@ class ValueNeededError(UnsupportedError):
 
 
 class UnsupportedOpError(UnsupportedError):
-    """One or more operators are not supported; the message lists every such node."""
+    """One or more operators are not supported; the message lists every such node. operators:
+    domain, name and opset of each, where they are ONNX's."""
+
+    operators: tuple[tuple[str, str, int], ...] = ()
 
 
 class UnsupportedDTypeError(UnsupportedError):

@@ -93,16 +93,12 @@ devices = click.option(
     "--devices", type=Devices(), metavar="N",
     help="Divide the model over N devices, or as its configuration of that name says.",
 )  # fmt: skip
-target = click.option(
-    "--target", metavar="NAME",
-    help="Compile for sm_75, sm_80, sm_90a, avx2, avx512, ..., which need not be here.",
-)  # fmt: skip
-
-
-targets = click.option(
-    "--target", "target", metavar="NAME,...",
-    help="Compile for sm_75, sm_80, sm_90a, cpu-avx2, cpu-avx512, ..., which need not be here.",
-)  # fmt: skip
+_TARGETS = (
+    "Compile for sm_75, sm_80, sm_90a, avx2, avx512 (or cpu-avx2, cpu-avx512), ...,"
+    " which need not be here."
+)
+target = click.option("--target", metavar="NAME", help=_TARGETS)
+targets = click.option("--target", "target", metavar="NAME,...", help=_TARGETS)
 
 
 def chosen(device: Device, target: str | None) -> Device:
@@ -114,9 +110,10 @@ def chosen(device: Device, target: str | None) -> Device:
         return device
     if device != "auto":
         raise UsageError("--device and --target are two devices", hint="give one of them")
-    found = TARGETS.get(target.lower().removeprefix("cpu-"))
+    name = target.lower().removeprefix("cpu-")
+    found = TARGETS.get(name)
     if found is None:
-        hint = nearest(target.lower(), TARGETS, "one of")
+        hint = nearest(name, TARGETS, "one of")
         raise UsageError(f"there is no target {target!r}", hint=hint)
     return found
 
