@@ -49,6 +49,10 @@ class UsageError(FuserError):
     exit_code = 2
 
 
+class ArgumentTypeError(UsageError, TypeError):
+    """An argument is of a type that the call does not take."""
+
+
 class KeywordError(UsageError, TypeError):
     """A call has no such keyword, or not for what it is called with."""
 

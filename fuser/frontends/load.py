@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fuser.errors import UsageError
+from fuser.errors import ArgumentTypeError, UsageError
 from fuser.runtime import container
 from fuser.runtime.plan import Plan
 
@@ -29,6 +29,10 @@ def load(
     Raises UsageError (no such file; a kind that fuser-runtime has not), InvalidModelError (no whole
     plan), or DeviceError.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentTypeError(
+            f"fuser.load takes the path of what was saved, not a {type(path).__name__}"
+        )
     if os.path.isdir(path):
         from fuser.runtime.sharded import ShardedPlan
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import stat
 from pathlib import Path
@@ -12,7 +13,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto
 
-from fuser.errors import InvalidModelError, UsageError
+from fuser.errors import ArgumentTypeError, InvalidModelError, UsageError
 from fuser.frontends.onnx.importer.checks import check_structure, check_text_depth, tensors
 from fuser.frontends.onnx.importer.external import find_external, load_external
 from fuser.frontends.onnx.importer.inference import FAILURES
@@ -33,9 +34,9 @@ def load_model(source: ModelSource) -> ModelProto:
     """The checked model of a file (binary, or `.onnxtxt`), its bytes, or a ModelProto.
 
     External data is read from the folder of the file and what importer/external.py allows beside
-    it; bytes and ModelProtos must hold their data. Raises UsageError (no such file),
-    InvalidModelError (not ONNX, truncated, against the specification, external data missing),
-    SecurityError (external data elsewhere).
+    it; bytes and ModelProtos must hold their data. Raises UsageError (no such file;
+    ArgumentTypeError for an object of another type), InvalidModelError (not ONNX, truncated,
+    against the specification, external data missing), SecurityError (external data elsewhere).
     """
     if isinstance(source, ModelProto):
         model = source
@@ -48,6 +49,13 @@ def load_model(source: ModelSource) -> ModelProto:
         _refuse_external(model)
         _check(model, "the bytes")
         return model
+    if not isinstance(source, str | os.PathLike):
+        jitted = callable(source) and not isinstance(source, type)
+        raise ArgumentTypeError(
+            f"a {type(source).__name__} is no model: a model is the path of an ONNX file, its"
+            " bytes, a ModelProto, or an nn.Module, GraphModule or ExportedProgram of PyTorch",
+            hint="fuser.jit compiles a function of NumPy arrays" if jitted else "",
+        )
     return _load_file(Path(source))
 
 
