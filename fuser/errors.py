@@ -83,6 +83,18 @@ def names_keywords(function: Callable[P, R]) -> Callable[P, R]:
     return checked
 
 
+class CompilerAbsentError(UsageError, AttributeError):
+    """What is asked for needs the compiler, and only fuser-runtime is installed."""
+
+    def __init__(self, what: str, *, instead: str = "") -> None:
+        """instead: what does it here."""
+        whole = "pip uninstall fuser-runtime, then pip install fuser-compiler"
+        super().__init__(
+            f"{what}, and this is fuser-runtime, which runs plan files and compiles nothing",
+            hint=f"{instead}; for all of fuser: {whole}" if instead else whole,
+        )
+
+
 class FeedError(UsageError):
     """An input array is missing, unknown, or has the wrong dtype or shape."""
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import fuser
-from fuser.errors import FuserError, UnsupportedDTypeError
+from fuser.errors import FuserError, UnsupportedDTypeError, UsageError
 
 NO_MODELS: dict[str, Any] = {
     "function": lambda x: x, "ufunc": np.sin, "int": 3, "NoneType": None, "list": ["m.onnx"],
@@ -49,6 +50,13 @@ def test_other_calls_say_what_they_take(call: Callable[[], Any], words: str) -> 
     with pytest.raises(TypeError, match=words) as found:
         call()
     assert isinstance(found.value, FuserError)
+
+
+@pytest.mark.parametrize("name", ["m.onnx", "m.onnxtxt", "m.pt2"])
+def test_load_knows_models(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"\x08\x08 what it holds")
+    with pytest.raises(UsageError, match=r"is a model.*fuser compile MODEL -o PLAN"):
+        fuser.load(tmp_path / name)
 
 
 REAL = np.ones(3, np.float32)
