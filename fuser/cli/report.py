@@ -112,6 +112,7 @@ def _measured(
     from fuser.pipeline.devices import choose_target
     from fuser.report.profile import add_times
     from fuser.report.record import Record
+    from fuser.runtime.launch_graph import dependences
     from fuser.runtime.plan import Plan
 
     stages.step("reading the model")
@@ -132,9 +133,10 @@ def _measured(
             report.latency_ms = plan.profile(arrays, iterations=iterations)
             add_times(report, plan.profile_kernels(arrays, iterations=iterations), iterations)
     else:
-        _, report = compiler.compile_program(
+        program, report = compiler.compile_program(
             opened, chosen, dims=dims, fusion=fusion, precision=precision, progress=stages.step
         )
+        report.dependences = dependences(program)
     stages.end()
     stages.onward("collecting the details")
     cut = partition_for(opened, given, device=chosen, dims=dims, fusion=fusion, precision=precision)
