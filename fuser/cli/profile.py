@@ -50,7 +50,7 @@ def profile_command(
     from fuser.frontends.compile import compile
     from fuser.pipeline.devices import parse_device
     from fuser.report.counters import MissingCountersError
-    from fuser.report.profile import add_counters, count, kernel_table, time_kernels
+    from fuser.report.profile import add_counters, count, kernel_table, path_text, time_kernels
     from fuser.report.progress import Progress
     from fuser.runtime.feeds import check_feeds
 
@@ -82,4 +82,6 @@ def profile_command(
     latency = report.latency_ms
     click.echo(f"{report.model} on {report.device}, {latency.median:.3f} ms a run (median)\n")
     click.echo(kernel_table(report))
+    if path := path_text(report):
+        click.echo(f"\n{path}")
     return 0

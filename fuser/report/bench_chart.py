@@ -5,9 +5,10 @@ The file stands alone: it has its own colours, for a light and a dark background
 
 from __future__ import annotations
 
+from fuser.graph.units import microseconds
 from fuser.report.bench import Bench, Case, Row
 from fuser.report.charts import ticks
-from fuser.report.markup import escaped, microseconds, tag, titled
+from fuser.report.markup import escaped, tag, titled
 
 WIDTH, MARGIN = 760.0, 20.0
 LEFT, RIGHT = 130.0, 210.0

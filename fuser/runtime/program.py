@@ -113,7 +113,9 @@ class Launch:
 
     label: what a profile prints, by default the kernel's name. cost: estimated seconds on one core
     (0: unknown); the CPU runs cheap launches on the calling thread. sizes: bytes of each argument
-    (none: unknown).
+    (none: unknown). access: a letter for each argument ("": unknown): r is read, w written, u both,
+    - neither; a capital where a value in the arena is met for the first time, so that what lay
+    there before is gone.
     """
 
     kernel: CompiledKernel
@@ -122,6 +124,7 @@ class Launch:
     label: str = ""
     cost: float = 0.0
     sizes: tuple[int, ...] = ()
+    access: str = ""
 
     @property
     def name(self) -> str:
@@ -140,6 +143,17 @@ def alone(name: str) -> UsageError:
         f"{name} is one rank's part of a model and exchanges data with the others",
         hint="run all ranks together: fuser.compile(model, devices=N)",
     )
+
+
+@dataclass(frozen=True)
+class Dependence:
+    """A launch, `target` by its place, that waits for an earlier one. data: it reads `bytes` that
+    the other wrote. reuse: it writes where the other read or wrote something else."""
+
+    source: int
+    target: int
+    kind: Literal["data", "reuse"]
+    bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -178,13 +192,15 @@ class Program:
 @dataclass(frozen=True)
 class Step:
     """A launch before its buffers are placed. `operands` are keys, in the kernel's buffer order;
-    `zeroed` are those of them that must be zero first. See `Launch` for label and cost."""
+    `zeroed` are those of them that must be zero first. See `Launch` for label, cost and access,
+    which has small letters alone."""
 
     kernel: CompiledKernel
     operands: tuple[Hashable, ...]
     zeroed: tuple[Hashable, ...] = ()
     label: str = ""
     cost: float = 0.0
+    access: str = ""
 
 
 def _with_workspaces(
@@ -197,7 +213,8 @@ def _with_workspaces(
         if step.kernel.workspace_bytes:
             key = ("workspace of step", position)
             table[key] = step.kernel.workspace_bytes
-            step = replace(step, operands=(*step.operands, key))
+            access = step.access and f"{step.access}u"
+            step = replace(step, operands=(*step.operands, key), access=access)
         found.append(step)
     return found, table
 
@@ -272,8 +289,12 @@ def assemble(
             step.label,
             step.cost,
             tuple(extents[key] for key in step.operands),
+            "".join(
+                letter.upper() if first.get(key) == position else letter
+                for key, letter in zip(step.operands, step.access, strict=bool(step.access))
+            ),
         )
-        for step in steps
+        for position, step in enumerate(steps)
     )
     return Program(
         target,
