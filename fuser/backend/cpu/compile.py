@@ -6,6 +6,7 @@ from typing import Any
 
 from fuser.backend import llvm, math
 from fuser.backend.cpu.analysis import analyse
+from fuser.backend.cpu.bounds import idle
 from fuser.backend.cpu.decisions import print_decisions
 from fuser.backend.cpu.lower import Lowering
 from fuser.backend.cpu.rules import RULES
@@ -140,6 +141,13 @@ def _lower(
         if isinstance(op, ops.ProgramId):
             low.scalars[op.result] = program.args[len(kernel.buffers) + op.axis]
             low.depths[op.result] = 0
+    spare = idle(low, kernel)
+    if spare is not None:
+        done, work = program.block("idle"), program.block("work")
+        program.cbr(spare, done, work)
+        program.enter(done)
+        program.ret()
+        program.enter(work)
     low.block(kernel.body)
     program.ret()
     verify_tiles(program, len(low.tiles))
