@@ -86,8 +86,6 @@ class Target:
     threads: int = 0
     vector_bits: int = 256
     vector_registers: int = 16
-    vector_fmas: int = 2
-    """Multiply-adds of whole vectors that a core begins in a cycle."""
     l1_bytes: int = 32 << 10
     l2_bytes: int = 1 << 20
     # cuda
@@ -153,6 +151,12 @@ class Target:
         return max(1, self.vector_bits // bits)
 
     @property
+    def vector_fmas(self) -> int:
+        """Multiply-adds of whole vectors that a core begins in a cycle (CPU): one where pipes are
+        half as wide as vectors."""
+        return 1 if self.arch == "znver4" and self.vector_bits == 512 else 2
+
+    @property
     def tile_vectors(self) -> int:
         """Vectors of a dot's result that stay in registers, at most (CPU)."""
         return 28 if self.vector_registers >= 32 else 13
@@ -199,12 +203,10 @@ def cpu_target(
         units = len(affinity(0)) if affinity else os.cpu_count() or 1
     per_core = vector_bits / 32 * 2 * 2 * 2.6e9
     registers = 32 if vector_bits == 512 or arch == "aarch64" else 16
-    halves = arch == "znver4" and vector_bits == 512  # the pipes are 256 bits wide
     return Target(
         "cpu", arch, units=units, flops_f32=per_core * units, flops_f16=per_core * units,
         bandwidth=1.2e10 * units, launch_cost=5e-7, features=features, vector_bits=vector_bits,
-        vector_registers=vector_registers or registers, vector_fmas=1 if halves else 2,
-        l1_bytes=l1_bytes, l2_bytes=l2_bytes,
+        vector_registers=vector_registers or registers, l1_bytes=l1_bytes, l2_bytes=l2_bytes,
     )  # fmt: skip
 
 
