@@ -219,6 +219,27 @@ def _with_workspaces(
     return found, table
 
 
+def _owners(
+    steps: Sequence[Step], first: Mapping[Hashable, int], last: Mapping[Hashable, int],
+    sizes: Mapping[Hashable, int],
+) -> dict[Hashable, Hashable]:  # fmt: skip
+    """The key whose arena buffer each key has: its own, or that of an operand which the kernel that
+    writes it first may overwrite, and which nobody reads later."""
+    owner = {key: key for key in first}
+    for position, step in enumerate(steps):
+        taken: set[Hashable] = set()
+        for pair in step.kernel.facts.get("in_place", ()):
+            operand, result = (step.operands[at] for at in pair)
+            if operand not in owner or result not in owner or {operand, result} & taken:
+                continue
+            alone = step.operands.count(operand) == step.operands.count(result) == 1
+            ends = last[operand] == first[result] == position
+            if alone and ends and sizes[operand] == sizes[result] and result not in step.zeroed:
+                owner[result] = owner[operand]
+                taken |= {operand, result}
+    return owner
+
+
 def assemble(
     target: Target,
     steps: Sequence[Step],
@@ -232,7 +253,8 @@ def assemble(
 
     constants: C-contiguous arrays, packed as the kernels read them; only those in use are kept.
     sizes: bytes of each key that is neither an input, an output nor a constant (values between
-    kernels, workspaces). An arena buffer lives from the first to the last step that names it.
+    kernels, workspaces). An arena buffer lives from the first to the last step that names it, and
+    on where a result takes its place (facts["in_place"] of a kernel).
     An output key may also be an input or a constant, or repeat: it becomes a copy. A kernel that
     wants a workspace gets it behind its operands.
     Raises VerifyError for an operand that nothing defines.
@@ -274,10 +296,15 @@ def assemble(
                 last[key] = position
             else:
                 raise VerifyError(f"nothing defines the operand {key!r}", where=step.kernel.name)
-    intervals = [Interval(first[key], last[key], sizes[key]) for key in first]
+    owner = _owners(steps, first, last, sizes)
+    ends: dict[Hashable, int] = {}
+    for key, buffer in owner.items():
+        ends[buffer] = max(ends.get(buffer, 0), last[key])
+    intervals = [Interval(first[key], ends[key], sizes[key]) for key in ends]
     offsets, arena_bytes = plan_memory(intervals, 256 if target.is_cuda else 64)
-    for key, offset in zip(first, offsets, strict=True):
-        refs[key] = BufferRef("arena", offset)
+    places = dict(zip(ends, offsets, strict=True))
+    for key in first:
+        refs[key] = BufferRef("arena", places[owner[key]])
 
     extents = dict(sizes) | {key: constants[key].nbytes for key in refs if key in constants}
     extents |= {key: spec.bytes for key, spec in (*inputs, *outputs)}
