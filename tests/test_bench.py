@@ -357,7 +357,7 @@ def test_the_picture_has_a_bar_and_a_spread_for_each_engine() -> None:
     texts = [x.text or "" for x in root.iter(f"{ns}text")]
     assert "batch = 4: fuser 2.00x faster than peer" in texts
     assert "batch = 8, a <b> & c = 3: fuser 2.00x faster than peer" in texts
-    assert texts.count("2 ms, p90 3.6 ms") == 4
+    assert texts.count("2.00 ms, p90 3.60 ms") == 4
     style = root.find(f"{ns}style")
     assert style is not None and "prefers-color-scheme: dark" in (style.text or "")
     sizes = [int(size) for size in re.findall(r"(\d+)px", style.text or "")]
@@ -555,7 +555,7 @@ def test_time_on_the_device_stands_beside_that_of_a_run(
     assert json.loads(command(*small, "--json")[1])["cases"][0]["device_ms"] is None
     monkeypatch.setattr(Onnx, "open", on_a_gpu)
     assert json.loads(command(*small, "--json")[1])["cases"][0]["device_ms"] == 0.25
-    assert "0.250 ms on the device" in command(*small)[1]
+    assert "250 µs on the device" in command(*small)[1]
 
 
 # Peers --------------------------------------------------------------------------------------------

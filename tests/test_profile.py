@@ -14,12 +14,12 @@ import pytest
 
 import fuser
 from fuser.cli.main import run
+from fuser.graph.units import byte_size
 from fuser.report import counters_ncu, counters_perf
 from fuser.report.counters import Counted, MissingCountersError
 from fuser.report.counters_ncu import METRICS, parse_raw, why_none
 from fuser.report.counters_perf import SOFTWARE, Events, count_events, reason
 from fuser.report.profile import add_counters, add_times, count, kernel_table
-from fuser.report.table import megabytes
 from fuser.runtime.plan import Plan
 from models import TINY, build, save
 
@@ -64,7 +64,7 @@ def test_run_times_each_kernel(command: Command, mlp: Path) -> None:
     report = json.loads(out)
     launches, profile = report["launches"], report["profile"]
     assert profile == {"iterations": 3, "kernels_us": profile["kernels_us"], "counters": None,
-                       "missing": None}  # fmt: skip
+                       "missing": None, "device_us": None}  # fmt: skip
     assert len(launches) == report["kernels"]["after"]
     assert math.isclose(sum(x["time_us"] for x in launches), profile["kernels_us"])
     for launch in launches:
@@ -75,8 +75,8 @@ def test_run_times_each_kernel(command: Command, mlp: Path) -> None:
     head = next(line for line in out.splitlines() if line.startswith("#"))
     assert "time us" in head and "share" in head and "roofline us" in head
     for launch in launches:
-        (line,) = (x for x in out.splitlines() if launch["name"] in x)
-        assert launch["nodes"][0] in line and "block_m=" in line
+        lines = [x for x in out.splitlines() if launch["name"] in x and "block_m=" in x]
+        assert len(lines) == 1 and launch["nodes"][0] in lines[0]
     assert "profile" in json.loads(command("run", mlp, "--json")[1])
 
 
@@ -275,7 +275,7 @@ def test_counters_stand_beside_what_was_predicted(plan: Plan) -> None:
     assert [launch["share"] for launch in found["launches"]] == [1 / 3] * 3
     text = kernel_table(report)
     assert "DRAM read" in text and "1.00 MB" in text and "counters by ncu 1" in text
-    predicted = megabytes(sum(launch.dram.total for launch in report.launches))
+    predicted = byte_size(sum(launch.dram.total for launch in report.launches))
     assert f"DRAM read and written 4.50 MB, predicted {predicted}" in text
     assert plan.report().profile is None  # the plan's own report stays as it was
 

@@ -13,7 +13,8 @@ def cache_command(action: str) -> int:
     """Say what the kernel cache holds (info), empty it (clear) or print its folder (dir)."""
     from fuser.backend import failed_kernels
     from fuser.config import Config
-    from fuser.report.table import columns, megabytes
+    from fuser.graph.units import byte_size, counted
+    from fuser.report.table import columns
     from fuser.runtime.cache import KernelCache
 
     config = Config.from_environment()
@@ -27,13 +28,13 @@ def cache_command(action: str) -> int:
             raise UsageError(cache.note)
         count, size = cache.size()
         cache.clear()
-        click.echo(f"removed {count} entries, {megabytes(size)}")
+        click.echo(f"removed {counted(count, 'entry', 'entries')}, {byte_size(size)}")
         return 0
     count, size = cache.size()
     state = "on" if config.cache and cache.enabled else cache.note or "off (FUSER_CACHE=0)"
     rows = [
-        ("folder", str(cache.folder)), ("state", state), ("entries", str(count)),
-        ("size", f"{megabytes(size)} of {megabytes(cache.limit_bytes)}"),
+        ("folder", str(cache.folder)), ("state", state), ("entries", f"{count:,}"),
+        ("size", f"{byte_size(size)} of {byte_size(cache.limit_bytes)}"),
         ("failed kernels", str(failed_kernels.count(failed))),
     ]  # fmt: skip
     click.echo(columns(rows))

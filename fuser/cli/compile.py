@@ -52,10 +52,11 @@ def compile_command(
     """Compile MODEL into a plan file, for this machine or for other targets, or into objects that
     programs in other languages link."""
     from fuser.frontends.onnx.model import map_model, open_model
+    from fuser.graph.units import byte_size
     from fuser.pipeline.compiler import compile_program
     from fuser.pipeline.devices import choose_target
     from fuser.report.progress import Progress
-    from fuser.report.table import columns, megabytes
+    from fuser.report.table import columns
 
     if emit == "plan" and (name or embed):
         raise UsageError("--name and --embed are for --emit object")
@@ -97,10 +98,10 @@ def compile_command(
                 source.mapped.check_unchanged()
         writer = None if sources is None else _writer(model, output, sources)
         files = _write(made, output, emit, name or model.stem, embed, writer)
-    size = megabytes(sum(file.stat().st_size for file in files))
+    size = byte_size(sum(file.stat().st_size for file in files))
     rows = [(emit, f"{output}, {size}" + (f", {len(files)} files" if emit == "object" else ""))]
     if writer is not None:
-        rows.append(("weights", f"{megabytes(writer.bytes)} in {writer.record['name']}"))
+        rows.append(("weights", f"{byte_size(writer.bytes)} in {writer.record['name']}"))
     for one, (_, report) in zip(meant, made, strict=True):
         rows.append(("target", f"{one.arch} {one.features}".strip()))
         rows.append(("kernels", f"{report.kernels.before} -> {report.kernels.after}"))
@@ -118,11 +119,12 @@ def _compile_open(
 ) -> int:  # fmt: skip
     """Compile for ranges of sizes; dims that are not named have their usual sizes."""
     from fuser.frontends.onnx.model import open_model
+    from fuser.graph.units import byte_size
     from fuser.pipeline.dynamic import DynamicPlan
     from fuser.pipeline.ranges import parse_range, prepare_ranges
     from fuser.pipeline.source import symbols
     from fuser.report.progress import Progress
-    from fuser.report.table import columns, megabytes
+    from fuser.report.table import columns
 
     ranges = dict(map(parse_range, opened))
     source = open_model(model)
@@ -140,7 +142,7 @@ def _compile_open(
         )  # fmt: skip
         prepare_ranges(plan, ranges)
         plan.save(output)
-    rows = [("plan", f"{output}, {megabytes(output.stat().st_size)}")]
+    rows = [("plan", f"{output}, {byte_size(output.stat().st_size)}")]
     rows.append(("target", f"{target.arch} {target.features}".strip()))
     click.echo(columns(rows))
     click.echo(plan.explain())

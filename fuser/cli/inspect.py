@@ -162,7 +162,7 @@ def _specs(specs: Iterable[TensorSpec]) -> list[dict[str, Any]]:
 
 
 def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    from fuser.report.table import megabytes
+    from fuser.graph.units import byte_size
 
     yield found["kind"], found["file"] + (f" ({found['name']})" if found.get("name") else "")
     if "ranges" in found:
@@ -181,15 +181,15 @@ def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if found["kind"] == "plan":
         for kernel in found["kernels"]:
             times = f", {kernel['launches']} times" if kernel["launches"] > 1 else ""
-            yield "kernel", f"{kernel['name']}, {megabytes(kernel['bytes'])}{times}"
-        yield "constants", megabytes(found["constants_bytes"])
-        yield "peak memory", megabytes(found["peak_memory_bytes"])
+            yield "kernel", f"{kernel['name']}, {byte_size(kernel['bytes'])}{times}"
+        yield "constants", byte_size(found["constants_bytes"])
+        yield "peak memory", byte_size(found["peak_memory_bytes"])
         return
     if "ranges" in found:
         return
     yield "dims", ", ".join(found["dims"]) or "all fixed"
     for name, entry in found["weights"].items():
         text = f"{entry['tensors']} of {name}, {entry['elements']:,} elements"
-        yield "weights", f"{text}, {megabytes(entry['bytes'])}"
+        yield "weights", f"{text}, {byte_size(entry['bytes'])}"
     for name, count in found["operators"].items():
         yield "operator", f"{count:5} {name}"

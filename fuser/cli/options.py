@@ -138,6 +138,10 @@ def _talk(context: click.Context, parameter: click.Parameter, count: int) -> int
     return count
 
 
+measure = click.option(
+    "--measure/--no-measure", default=True, show_default=True,
+    help="Also run the plan without fusion, in turns, to tell what fusion saves in time.",
+)  # fmt: skip
 verbose = click.option(
     "-v", "--verbose", count=True, callback=_talk, expose_value=False,
     help="Tell the steps of compiling; -vv: each kernel.",

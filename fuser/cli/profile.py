@@ -50,7 +50,7 @@ def profile_command(
     from fuser.frontends.compile import compile
     from fuser.pipeline.devices import parse_device
     from fuser.report.counters import MissingCountersError
-    from fuser.report.profile import add_counters, add_times, count, kernel_table
+    from fuser.report.profile import add_counters, count, kernel_table, time_kernels
     from fuser.report.progress import Progress
     from fuser.runtime.feeds import check_feeds
 
@@ -65,7 +65,7 @@ def profile_command(
         progress.step("timing the kernels")
         report = plan.report()
         report.latency_ms = plan.profile(feeds, iterations=iterations, warmup=2)
-        add_times(report, plan.profile_kernels(feeds, iterations=iterations), iterations)
+        time_kernels(report, plan, feeds, iterations)
         if counters:
             progress.step("reading counters")
             arrays = check_feeds(plan.inputs, feeds)

@@ -33,9 +33,9 @@ def shard_command(model: Path, devices: int, output: Path, name: str, dim: tuple
     from fuser.frontends.onnx.sharding.compile import divided
     from fuser.frontends.onnx.sharding.write import annotate
     from fuser.graph.sharding.shard import collectives
+    from fuser.graph.units import counted
     from fuser.report.progress import Progress
     from fuser.report.table import columns
-    from fuser.runtime.shown import counted
 
     with Progress() as progress:
         progress.step("reading the model")

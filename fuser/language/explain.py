@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuser.graph import dims
 from fuser.graph.dims import Dim
 from fuser.graph.sizes import Sizes, evaluate
+from fuser.graph.units import byte_size, duration, operations
 from fuser.language.blocks import Block
 from fuser.language.compile import Fixed
 from fuser.language.layouts import as_written
@@ -96,39 +97,34 @@ def _dim(dim: Dim) -> str:
 def _work(variant: Variant, work: Work) -> list[str]:
     about = "" if work.exact else "about "
     lines = [
-        f"{about}{_amount(work.moved)}B moved, each element once; {about}{_amount(work.accessed)}B "
-        "loaded and stored",
-        f"{about}{_amount(work.flops)}flop",
+        f"{about}{byte_size(work.moved)} moved, each element once; {about}"
+        f"{byte_size(work.accessed)} loaded and stored",
+        f"{about}{operations(work.flops, 'FLOP')}",
     ]
     target = variant.target
     seconds = work.moved / target.bandwidth, work.flops / target.flops_f32
     lines.append(
-        f"at least {1e6 * max(seconds):.3g} us on this target: "
+        f"at least {duration(max(seconds))} on this target: "
         + ("memory" if seconds[0] >= seconds[1] else "float32 arithmetic")
         + " decides"
     )
     return lines
 
 
-def _amount(number: float) -> str:
-    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number:.0f} "
-
-
 def _code(variant: Variant) -> list[str]:
     code, target = variant.compiled, variant.target
-    lines = [f"{target.arch}, {len(code.code)} bytes of {'PTX' if target.is_cuda else 'object'}"]
+    lines = [
+        f"{target.arch}, {byte_size(len(code.code))} of {'PTX' if target.is_cuda else 'object'}"
+    ]
     facts = {**code.facts, **(getattr(variant.loaded, "facts", None) or {})}
     if target.is_cuda:
         lines.append(
             f"{code.threads} threads a block, {facts.get('registers', '?')} registers a thread, "
-            f"{code.shared_bytes} bytes of shared memory, "
-            f"{facts.get('spill_bytes', facts.get('local_bytes', 0))} bytes spilled"
+            f"{byte_size(code.shared_bytes)} of shared memory, "
+            f"{byte_size(facts.get('spill_bytes', facts.get('local_bytes', 0)))} spilled"
         )
     else:
-        lines.append(f"{code.scratch_bytes} bytes of scratch memory a thread")
+        lines.append(f"{byte_size(code.scratch_bytes)} of scratch memory a thread")
     schedule = variant.program.kernel.schedule
     if schedule.reason:
         lines.append(schedule.reason)

@@ -15,6 +15,7 @@ from math import ceil, prod
 from fuser.graph.ir import Node, Value
 from fuser.graph.precision import operand_dtype
 from fuser.graph.sizes import by_example
+from fuser.graph.units import duration
 from fuser.partition import cost
 from fuser.partition.grouping import Group, Grouping, Misfit
 from fuser.partition.nodes import ANCHORS, CREATE, OPAQUE, SELECTING, is_map
@@ -194,7 +195,7 @@ def _misfit(grouping: Grouping, group: Group) -> Misfit | None:
     if inlined > keep + slack:
         return Misfit(
             "recompute",
-            f"computing it again would cost {inlined * 1e6:.2f} us, a kernel {keep * 1e6:.2f} us",
+            f"computing it again would cost {duration(inlined)}, a kernel {duration(keep)}",
         )
     return None
 

@@ -15,6 +15,7 @@ from math import ceil, prod
 
 from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import by_example
+from fuser.graph.units import duration
 from fuser.partition import cost
 from fuser.partition.grouping import Group, Grouping, Misfit
 from fuser.partition.nodes import REDUCE
@@ -107,7 +108,7 @@ def _misfit(
     if spent > kept and not pinned:
         return Misfit(
             "recompute",
-            f"sums beside matmuls would take {spent * 1e6:.2f} us, a kernel {kept * 1e6:.2f} us",
+            f"sums beside matmuls would take {duration(spent)}, a kernel {duration(kept)}",
         )
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fuser.graph.units import byte_size, counted, duration, operations
 from fuser.partition.explanation import Explanation, RefusalKind, explanation, refusal_kinds
 from fuser.partition.region import Partition
 
@@ -25,19 +26,19 @@ def text_of(found: Explanation, width: int | None = 60) -> str:
 
 def _regions(found: Explanation, width: int | None) -> Iterator[str]:
     yield (
-        f"{counted(len(found.regions), 'region')}, {amount(found.bytes)}B,"
+        f"{counted(len(found.regions), 'region')}, {byte_size(found.bytes)},"
         f" {duration(found.seconds)} predicted"
     )
     yield ""
     yield f"{'id':>4}  {'kind':<12} {'bytes':>9} {'flops':>9} {'time':>9}  nodes"
     for row in found.regions:
         yield (
-            f"{row.id:>4}  {row.kind:<12} {amount(row.bytes):>9} {amount(row.flops):>9}"
+            f"{row.id:>4}  {row.kind:<12} {byte_size(row.bytes):>9} {operations(row.flops):>9}"
             f" {duration(row.seconds):>9}  {names(row.nodes, width)}"
         )
     if found.packed_bytes:
         yield ""
-        yield f"{amount(found.packed_bytes)} bytes less to read: weights stay packed"
+        yield f"{byte_size(found.packed_bytes)} less to read: weights stay packed"
 
 
 def _refusals(found: Explanation, width: int | None) -> Iterator[str]:
@@ -50,7 +51,7 @@ def _refusals(found: Explanation, width: int | None) -> Iterator[str]:
 
 def _kind(kind: RefusalKind, width: int | None) -> Iterator[str]:
     first = kind.rows[0]
-    sums = f"{amount(kind.bytes)}B, {duration(kind.seconds)}"
+    sums = f"{byte_size(kind.bytes)}, {duration(kind.seconds)}"
     times = f" ({len(kind.rows)} times, {sums})" if len(kind.rows) > 1 else ""
     yield f"{kind.code}, {kind.producer} -> {kind.consumer}: {first.reason}{times}"
     lifts = dict.fromkeys(row.lift for row in kind.rows)
@@ -60,7 +61,7 @@ def _kind(kind: RefusalKind, width: int | None) -> Iterator[str]:
     for row in shown:
         ends = f"{names(row.sources, width)} -> {names(row.readers, width)}"
         yield (
-            f"    {amount(row.bytes):>8}B {duration(row.seconds):>9}  {ends}"
+            f"    {byte_size(row.bytes):>9} {duration(row.seconds):>9}  {ends}"
             f"  ({row.producer} -> {row.consumer})"
             + (f": {row.reason}" if row.reason != first.reason else "")
             + (f"; to lift it: {row.lift}" if len(lifts) > 1 else "")
@@ -77,32 +78,9 @@ def change_text(changed: Mapping[str, Any]) -> str:
         return f"{', '.join(pairs)}: nothing changed"
     return (
         f"{', '.join(pairs)}: {kernels['unforced']} -> {counted(kernels['forced'], 'kernel')},"
-        f" {amount(moved['unforced'])}B -> {amount(moved['forced'])}B,"
+        f" {byte_size(moved['unforced'])} -> {byte_size(moved['forced'])},"
         f" {duration(seconds['unforced'])} -> {duration(seconds['forced'])} predicted"
     )
-
-
-def counted(count: int, noun: str) -> str:
-    """(1, "region") -> "1 region"; (2, "region") -> "2 regions"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def amount(number: int) -> str:
-    """A count with a decimal prefix: 1.5M."""
-    value = float(number)
-    for prefix in ("", "K", "M", "G", "T"):
-        if value < 1000:
-            return f"{value:.0f}" if not prefix else f"{value:.3g}{prefix}"
-        value /= 1000
-    return f"{value:.3g}P"
-
-
-def duration(seconds: float) -> str:
-    """1.5e-6 -> "1.5 us"."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} us"
 
 
 def names(nodes: tuple[str, ...], width: int | None = None) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 
 from fuser.errors import UsageError
 from fuser.graph.ir import TensorType
+from fuser.graph.units import counted
 from fuser.pipeline.dynamic_store import (
     SavedVariants,
     load_variants,
@@ -29,7 +30,7 @@ from fuser.runtime.feeds import check_names
 from fuser.runtime.plan import Plan
 from fuser.runtime.plan_report import Report
 from fuser.runtime.program import TensorSpec
-from fuser.runtime.shown import MOST_ROWS, Shown, Summary, counted, specs_shown
+from fuser.runtime.shown import MOST_ROWS, Shown, Summary, specs_shown
 
 if TYPE_CHECKING:
     from fuser.pipeline.compiler import Progress

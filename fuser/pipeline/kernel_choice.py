@@ -11,11 +11,12 @@ from fuser.backend import nvptx
 from fuser.config import Config
 from fuser.errors import LoweringError, UsageError
 from fuser.graph.sizes import size_hint
+from fuser.graph.units import byte_size, counted, duration
 from fuser.partition import cost
 from fuser.partition.forced import computed, nearest_node
 from fuser.partition.region import Partition, Region
 from fuser.partition.rows import MOST_ROW_BYTES
-from fuser.partition.text import amount, duration, names
+from fuser.partition.text import names
 from fuser.pipeline.tuning import is_static, recall, tuning_material
 from fuser.runtime.cache import KernelCache
 from fuser.target import Target
@@ -194,7 +195,7 @@ def _limits(
     )
     programs, units = prod(map(size_hint, program.kernel.grid)), target.workers
     place = "multiprocessor" if target.is_cuda else "core"
-    yield f"programs: {programs} on {units} {place}{'s' * (units != 1)}" + (
+    yield f"programs: {programs:,} on {counted(units, place)}" + (
         ", some of which are idle" if programs < units else ""
     )
     if region.kind == "contraction" and not target.is_cuda and matmul_of(region, target):
@@ -206,9 +207,9 @@ def _limits(
         )
     if "total" in dict(schedule.blocks):
         bytes, most_bytes = 4 * schedule.block("total"), MOST_ROW_BYTES[target.name]
-        yield f"row: {amount(bytes)}B; {amount(most_bytes)}B stay on chip"
+        yield f"row: {byte_size(bytes)}; {byte_size(most_bytes)} stay on chip"
     if target.is_cuda:
         yield (
-            f"shared memory: {amount(target.shared_bytes)}B a block, {schedule.warps} warps of"
+            f"shared memory: {byte_size(target.shared_bytes)} a block, {schedule.warps} warps of"
             f" 64, {schedule.stages} stages"
         )

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from fuser.graph.units import byte_size, microseconds
 from fuser.report import charts
-from fuser.report.markup import escaped, megabytes, microseconds, percent, table, tag
+from fuser.report.markup import escaped, percent, table, tag
 from fuser.report.record import Launch, Record
 
 MOST_ROWS, MOST_LINES = 200, 12
@@ -114,12 +115,12 @@ def _totals(before: Record, after: Record, names: tuple[str, str]) -> str:
 def totals(record: Record) -> list[tuple[str, float, Text]]:
     """What is worth comparing of a run: a name, a number, and how it is printed."""
     return [
-        ("kernels", len(record.launches), str),
+        ("kernels", len(record.launches), "{:,}".format),
         ("kernels together", record.total, microseconds),
         ("roofline", record.total_roofline, microseconds),
-        ("bytes through memory", record.boundary["after"], megabytes),
-        ("bytes of DRAM, predicted", record.dram["after"], megabytes),
-        ("memory", record.data["peak_memory_bytes"], megabytes),
+        ("bytes through memory", record.boundary["after"], byte_size),
+        ("bytes of DRAM, predicted", record.dram["after"], byte_size),
+        ("memory", record.data["peak_memory_bytes"], byte_size),
     ]
 
 
@@ -160,7 +161,7 @@ def _time(kernels: Iterable[Launch]) -> float:
 
 
 def _bytes(kernels: Iterable[Launch]) -> str:
-    return megabytes(sum(one.read + one.written for one in kernels))
+    return byte_size(sum(one.read + one.written for one in kernels))
 
 
 def _names(kernels: Iterable[Launch], here: bool) -> str:

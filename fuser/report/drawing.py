@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fuser.graph.units import byte_size, microseconds
 from fuser.report.charts import LETTER, about, svg
 from fuser.report.layout import Layout, Point, place
-from fuser.report.markup import escaped, megabytes, microseconds, percent, tag, titled
+from fuser.report.markup import escaped, percent, tag, titled
 from fuser.report.record import Launch, Record
 
 NODE_HEIGHT, PADDING, HEAD = 22.0, 12.0, 42.0
@@ -98,7 +99,7 @@ def _regions(record: Record) -> dict[int, _Region]:
         head = launches[0].label
         foot = f"{microseconds(time)} · {percent(time, record.total)}"
         written = sum(one.read + one.written for one in launches)
-        foot += f" · {megabytes(written)}"
+        foot += f" · {byte_size(written)}"
         width = max(inside.width, LETTER * 1.06 * len(head), LETTER * len(foot)) + 2 * PADDING
         height = HEAD + (inside.height + PADDING if nodes else 0) + 6
         found[at] = _Region(
@@ -156,7 +157,7 @@ def _edges(
                 for place_, point in enumerate(points[1:]):
                     pieces[_path([points[place_], point], 0, 0)] = None
     said = "; ".join(
-        f"{tensor['type']}, {megabytes(tensor['bytes'])}, to {', '.join(map(called, ends))}"
+        f"{tensor['type']}, {byte_size(tensor['bytes'])}, to {', '.join(map(called, ends))}"
         for tensor, ends in tensors
     )
     return tag("path", titled(f"{called(start)}: {said}"), d="".join(pieces), class_="flow")

@@ -1,4 +1,4 @@
-"""HTML and SVG as text, escaped, and numbers as pages print them."""
+"""HTML and SVG as text, escaped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from fuser.report.table import megabytes, printable
+from fuser.report.table import printable
 
 
 def escaped(text: object) -> str:
@@ -45,22 +45,6 @@ def titled(text: str) -> str:
     return tag("title", escaped(text))
 
 
-def microseconds(us: float) -> str:
-    """1234.5 -> "1.23 ms"."""
-    for unit, size in (("s", 1e6), ("ms", 1e3)):
-        if us >= size:
-            return f"{us / size:.3g} {unit}" if us < 1000 * size else f"{us / size:,.0f} {unit}"
-    return f"{us:.3g} µs" if us < 1000 else f"{us:.0f} µs"
-
-
-def operations(count: float, unit: str = "") -> str:
-    """2_500_000 -> "2.5 M"."""
-    for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g} {prefix}{unit}"
-    return f"{count:.3g} {unit}".rstrip()
-
-
 def percent(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f} %" if whole else "–"
 
@@ -94,9 +78,3 @@ def table(
             id=id),
         class_="wide", tabindex="0", role="region", aria_label=caption,
     )  # fmt: skip
-
-
-__all__ = [
-    "escaped", "fewer", "megabytes", "microseconds", "number", "operations", "percent", "table",
-    "tag", "titled", "together",
-]  # fmt: skip

@@ -33,7 +33,7 @@ document.addEventListener("keydown", (event) => {
 });
 
 // A number as it is printed, with its unit.
-const UNITS = { s: 1e6, ms: 1e3, "µs": 1, GB: 1e9, MB: 1e6, kB: 1e3, T: 1e12, G: 1e9, M: 1e6, k: 1e3 };
+const UNITS = { s: 1e6, ms: 1e3, "µs": 1, TB: 1e12, GB: 1e9, MB: 1e6, kB: 1e3, T: 1e12, G: 1e9, M: 1e6, k: 1e3 };
 function worth(text) {
   const found = /^([-−+]?)([\d.,]+)(?:e([+-]\d+))?\s*(\S*)/.exec(text.trim());
   if (!found) return null;

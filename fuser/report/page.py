@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
+from fuser.graph.units import byte_size, counted, duration, microseconds, milliseconds, operations
 from fuser.report import charts, drawing
+from fuser.report.breakdown import sentence
 from fuser.report.difference import difference
 from fuser.report.markup import (
     escaped,
     fewer,
-    megabytes,
-    microseconds,
-    operations,
     percent,
     table,
     tag,
@@ -25,7 +24,6 @@ from fuser.report.markup import (
 )
 from fuser.report.panels import end, only, panels, texts
 from fuser.report.record import Record
-from fuser.runtime.shown import counted
 
 LIMIT = 1_000_000
 """Bytes of a page."""
@@ -111,14 +109,10 @@ def _setting(record: Record) -> str:
 
 
 def _summary(record: Record) -> str:
-    kernels, boundary, dram = record.data["kernels"], record.boundary, record.dram
     cards = [
-        ("Kernels", f"{kernels['after']:,}",
-         f"{kernels['before']:,} without fusion, {fewer(kernels['before'], kernels['after'])}"),
-        ("Through memory", megabytes(boundary["after"]),
-         f"{fewer(boundary['before'], boundary['after'])}; floor {megabytes(boundary['floor'])}"),
-        ("DRAM, predicted", megabytes(dram["after"]),
-         f"{fewer(dram['before'], dram['after'])}; floor {megabytes(dram['floor'])}"),
+        (saved.label.capitalize(), f"{saved.before} → {saved.after}",
+         "; ".join(filter(None, (saved.ratio, saved.note))))
+        for saved in record.savings
     ]  # fmt: skip
     if record.is_measured:
         cards.append(
@@ -130,19 +124,34 @@ def _summary(record: Record) -> str:
         cards.append(("Roofline", microseconds(record.total_roofline), "not measured"))
     if latency := record.data.get("latency_ms"):
         cards.append(
-            ("A run", microseconds(latency["median"] * 1e3),
-             f"median of {latency['iterations']}, p90 {microseconds(latency['p90'] * 1e3)}")
+            ("A run", milliseconds(latency["median"]),
+             f"median of {latency['iterations']}, p90 {milliseconds(latency['p90'])}")
         )  # fmt: skip
     cards.append(
-        ("Memory", megabytes(record.data["peak_memory_bytes"]),
-         f"compiled in {record.data['compile_s']:.1f} s")
+        ("Memory", byte_size(record.data["peak_memory_bytes"]),
+         f"compiled in {duration(record.data['compile_s'])}")
     )  # fmt: skip
     shown = "".join(
         tag("div", tag("dt", escaped(name)), tag("dd", tag("b", escaped(value)), together(more)))
         for name, value, more in cards
     )
-    notes = "".join(map(_note, record.data.get("fallbacks") or ()))
-    return tag("dl", shown, class_="cards") + notes
+    unfused = (record.data.get("unfused") or {}).get("note")
+    notes = "".join(map(_note, (*(record.data.get("fallbacks") or ()), *filter(None, [unfused]))))
+    return tag("dl", shown, class_="cards") + notes + _fused(record)
+
+
+def _fused(record: Record) -> str:
+    """The kernels of a run without and with fusion, one above the other on one scale."""
+    if not record.unfused or not record.is_measured:
+        return ""
+    whole = max(record.total, sum(one.shown_time for one in record.unfused))
+    return "".join((
+        tag("h3", "Without fusion, with fusion"),
+        _note("Kernels in the order of a run, the width is the measured time, on one scale."),
+        charts.strip(record.unfused, whole, f"{counted(len(record.unfused), 'kernel')} without"),
+        charts.strip(record.launches, whole, f"{counted(len(record.launches), 'kernel')} with",
+                     axis=True),
+    ))  # fmt: skip
 
 
 def _legend(record: Record) -> str:
@@ -151,6 +160,18 @@ def _legend(record: Record) -> str:
         tag("li", tag("i", class_=f"k-{kind}", aria_hidden="true"), escaped(kind)) for kind in kinds
     )
     return tag("ul", marks, class_="legend", aria_label="Kinds of kernels")
+
+
+def _where(record: Record) -> str:
+    """The parts of a run, as a bar and in words."""
+    if not record.parts:
+        return ""
+    said = "".join(
+        tag("li", tag("a", together(one.sentence(record.total)), href=f"#k{one.kernel.at}"))
+        for one in record.verdicts
+    )
+    words = tag("p", together(sentence(record.parts)), class_="note")
+    return charts.bar(record.parts) + words + (tag("ol", said) if said else "")
 
 
 def _time(record: Record) -> str:
@@ -163,7 +184,7 @@ def _time(record: Record) -> str:
         " operations take."
         " The report was made without a run."
     )
-    parts = [_note(said), charts.timeline(record), _legend(record)]
+    parts = [_where(record), _note(said), charts.timeline(record), _legend(record)]
     if chart := charts.roofline(record):
         parts += [
             tag("h3", "Roofline"),
@@ -181,7 +202,7 @@ def _bytes(record: Record) -> str:
     rows = []
     for name, traffic in (("through memory", record.boundary), ("DRAM, predicted", record.dram)):
         for label, key in (("a kernel each", "before"), ("fused", "after"), ("floor", "floor")):
-            text = megabytes(traffic[key])
+            text = byte_size(traffic[key])
             if key != "before":
                 text += f"  ({fewer(traffic['before'], traffic[key])})"
             rows.append((f"{name}: {label}", float(traffic[key]), text, f"bytes {key}"))
@@ -197,13 +218,13 @@ def _graph(record: Record, drawn: str) -> str:
     if not record.nodes:
         return _note("The report has no graph: fuser report MODEL --html writes one.")
     if not drawn:
-        return _note(f"The graph of {len(record.nodes)} nodes is too large for a page.")
+        return _note(f"The graph of {counted(len(record.nodes), 'node')} is too large for a page.")
     said = (
         "A box is a region, which is one kernel; inside are the model's nodes. Lines are the"
         " tensors that go through memory. Choose a region to see its kernel."
     )
     if len(record.nodes) > drawing.MOST_NODES:
-        said += f" The {len(record.nodes)} nodes are too many to be drawn."
+        said += f" The {len(record.nodes):,} nodes are too many to be drawn."
     parts = [_note(said)]
     nowhere = [node["name"] for node in record.nodes if node["name"] not in record.homes]
     if nowhere:
@@ -227,10 +248,10 @@ def _kernels(record: Record) -> str:
             "–" if one.time is None else microseconds(one.time),
             f"{share:.1f} %{bar}", microseconds(one.roofline),
             "–" if one.time is None else percent(one.roofline, one.time),
-            megabytes(one.read + one.written), megabytes(one.dram), operations(one.flops),
+            byte_size(one.read + one.written), byte_size(one.dram), operations(one.flops),
         ))  # fmt: skip
     more = len(record.launches) - len(rows)
-    note = _note(f"The {len(rows)} kernels that take longest; {more} more.") if more else ""
+    note = _note(f"The {len(rows)} kernels that take longest; {more:,} more.") if more else ""
     head = ("#", "kernel", "kind", "time", "share", "roofline", "of the time", "through memory",
             "DRAM", "operations")  # fmt: skip
     return note + table(head, rows, caption="The kernels of a run, in order",
@@ -243,7 +264,7 @@ def _refusals(record: Record) -> str:
         return _note("None, or the report does not hold them.")
     rows = [_refusal(record, item) for item in found[:MOST_REFUSALS]]
     more = len(found) - len(rows)
-    note = _note(f"The dearest {len(rows)}; fuser explain lists {more} more.") if more else ""
+    note = _note(f"The dearest {len(rows)}; fuser explain lists {more:,} more.") if more else ""
     head = ("between", "why", "bytes", "time", "what would lift it")
     return note + table(head, rows, numbers=(2, 3), caption="What each refused fusion would save")
 
@@ -252,5 +273,5 @@ def _refusal(record: Record, item: Mapping[str, Any]) -> tuple[str, ...]:
     ends = " → ".join(end(record, item[key]) for key in ("producer", "consumer"))
     return (
         ends, f"{tag('code', escaped(item['code']))} {escaped(item['reason'])}",
-        megabytes(item["bytes"]), microseconds(item["seconds"] * 1e6), escaped(item["lift"]),
+        byte_size(item["bytes"]), duration(item["seconds"]), escaped(item["lift"]),
     )  # fmt: skip

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fuser.report.markup import escaped, megabytes, microseconds, operations, percent, tag
+from fuser.graph.units import byte_size, duration, microseconds, operations
+from fuser.report.markup import escaped, percent, tag
 from fuser.report.record import Launch, Record
 
 MOST_TEXT = 40_000
@@ -44,8 +45,8 @@ def _panel(record: Record, one: Launch) -> str:
         ("time", "not measured" if one.time is None else microseconds(one.time)),
         ("share", percent(one.shown_time, record.total)),
         ("roofline", microseconds(one.roofline)),
-        ("reads", megabytes(one.read)), ("writes", megabytes(one.written)),
-        ("DRAM, predicted", megabytes(one.dram)),
+        ("reads", byte_size(one.read)), ("writes", byte_size(one.written)),
+        ("DRAM, predicted", byte_size(one.dram)),
         ("operations", f"{operations(one.flops)}"),
         *((f"measured {name}", f"{value:,g}") for name, value in one.counters.items()),
         *((name, value) for name, value in one.schedule.items()),
@@ -80,8 +81,8 @@ def _refused(record: Record, one: Launch) -> str:
     found.sort(key=lambda item: -item["bytes"])
     lines = "".join(
         tag("li", " → ".join(end(record, item[key]) for key in ("producer", "consumer")),
-            escaped(f": {item['reason']} ({megabytes(item['bytes'])},"
-                    f" {microseconds(item['seconds'] * 1e6)}). {item['lift']}"))
+            escaped(f": {item['reason']} ({byte_size(item['bytes'])},"
+                    f" {duration(item['seconds'])}). {item['lift']}"))
         for item in found[:MOST_REFUSALS]
     )  # fmt: skip
     return tag("h4", "Refused fusions at its ends") + tag("ul", lines) if found else ""

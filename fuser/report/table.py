@@ -7,20 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from fuser.runtime.plan_report import Report, Traffic
-from fuser.runtime.shown import counted
-
-
-def megabytes(count: int) -> str:
-    """1_500_000 -> "1.50 MB"."""
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= size:
-            return f"{count / size:.2f} {unit}"
-    return f"{count} B"
-
-
-def percent_saved(before: int, after: int) -> str:
-    return f"{100 * (1 - after / before):.0f} % saved" if before else "nothing to save"
+from fuser.graph.units import byte_size, counted, duration, milliseconds
+from fuser.runtime.plan_report import Report
+from fuser.runtime.savings import ADVICE, is_slower
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
@@ -56,16 +45,7 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def _saved(traffic: Traffic) -> str:
-    """Before, after and floor of one number."""
-    return (
-        f"{megabytes(traffic.before)} -> {megabytes(traffic.after)}"
-        f"  ({percent_saved(traffic.before, traffic.after)}; floor {megabytes(traffic.floor)})"
-    )
-
-
 def _rows(report: Report, outputs: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str]]:
-    kernels = report.kernels
     yield "model", f"{report.model} on {report.device}"
     if report.precision != "model":
         yield "precision", report.precision
@@ -74,19 +54,21 @@ def _rows(report: Report, outputs: Mapping[str, np.ndarray]) -> Iterator[tuple[s
         yield "numerics", ": ".join(filter(None, (report.numerics, ", ".join(inexact))))
     if report.dims:
         yield "dims", ", ".join(f"{name} = {size}" for name, size in report.dims.items())
-    saved = percent_saved(kernels.before, kernels.after)
-    yield "kernels", f"{kernels.before} -> {kernels.after}  ({saved})"
+    for saved in report.savings():
+        yield saved.label, str(saved)
+    if is_slower(report.latency_ms, report.unfused_ms):
+        yield "advice", ADVICE
+    if report.unfused and report.unfused.note:
+        yield "unfused", report.unfused.note
     if peer := report.peer:
         yield "peer", f"{peer['name']} {peer['version']} runs {counted(peer['kernels'], 'kernel')}"
-    yield "boundary bytes", _saved(report.boundary)
-    yield "DRAM bytes", f"{_saved(report.dram)}, predicted"
     if met := [launch for launch in report.launches if launch.kind == "collective"]:
         kinds = [launch.name for launch in met]
         counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
         given = sum(launch.boundary.read for launch in met)
-        yield "collectives", f"{counts}, each rank gives {megabytes(given)}"
+        yield "collectives", f"{counts}, each rank gives {byte_size(given)}"
     if packed := report.bytes.packed:
-        yield "packed weights", f"{megabytes(packed)} less to read than unpacked"
+        yield "packed weights", f"{byte_size(packed)} less to read than unpacked"
     if report.forced is not None:
         from fuser.partition.text import change_text
 
@@ -94,16 +76,16 @@ def _rows(report: Report, outputs: Mapping[str, np.ndarray]) -> Iterator[tuple[s
     cached = (
         f"{counted(report.cache_hits, 'kernel')} from the cache" if report.cache_hits else "cold"
     )
-    yield "compile", f"{report.compile_s:.2f} s  ({cached})"
+    yield "compile", f"{duration(report.compile_s)}  ({cached})"
     for item in report.tuned:
         yield "tuned", str(item)
     if latency := report.latency_ms:
         yield (
             "latency",
-            f"{latency.median:.3f} ms median, {latency.p90:.3f} ms p90"
+            f"{milliseconds(latency.median)} median, {milliseconds(latency.p90)} p90"
             f"  ({latency.iterations} runs)",
         )
-    yield "peak memory", megabytes(report.peak_memory_bytes)
+    yield "peak memory", byte_size(report.peak_memory_bytes)
     for note in report.fallbacks:
         yield "fallback", note
     for name, array in outputs.items():

@@ -13,6 +13,7 @@ import numpy as np
 from fuser.backend.cores import available_cores, check_threads
 from fuser.backend.features import missing_features
 from fuser.errors import DeviceError, OutOfMemoryError, VerifyError
+from fuser.graph.units import byte_size
 from fuser.runtime import native
 from fuser.runtime.collectives import Communicator
 from fuser.runtime.cpu_exchange import Exchanges
@@ -54,7 +55,7 @@ class _Context:
             self.scratch = aligned_empty(executor.scratch_stride * executor.threads)
         except MemoryError as error:
             raise OutOfMemoryError(
-                f"the plan needs {program.arena_bytes} bytes of memory for values between kernels",
+                f"the plan needs {byte_size(program.arena_bytes)} for values between kernels",
                 where=program.name,
             ) from error
         constants = [address(array) for array in executor.constants]

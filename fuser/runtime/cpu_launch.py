@@ -18,6 +18,7 @@ import numpy as np
 from fuser.backend.cores import available_cores
 from fuser.backend.module import CompiledKernel
 from fuser.errors import OutOfMemoryError, UsageError
+from fuser.graph.units import byte_size
 from fuser.runtime import launch_cost
 from fuser.runtime.cpu import CHUNKS_PER_THREAD
 from fuser.runtime.door import Record
@@ -128,7 +129,7 @@ class CpuKernel:
             made = aligned_empty(self.scratch_stride * self.threads)
         except MemoryError as error:
             raise OutOfMemoryError(
-                f"a launch needs {self.scratch_stride * self.threads} bytes of scratch memory",
+                f"a launch needs {byte_size(self.scratch_stride * self.threads)} of scratch memory",
                 where=self.kernel.name,
             ) from error
         return made, address(made)

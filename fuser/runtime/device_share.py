@@ -16,6 +16,7 @@ import numpy as np
 
 from fuser.errors import OutOfMemoryError
 from fuser.forks import new_lock
+from fuser.graph.units import byte_size
 from fuser.runtime import driver
 from fuser.runtime.device_code import Module, load_modules
 from fuser.runtime.memory import align
@@ -206,8 +207,8 @@ def check_memory(size: int, ordinal: int, name: str, whole: bool = False) -> Non
     free, total = driver.memory(ordinal)
     if size > (total if whole else free):
         raise OutOfMemoryError(
-            f"the plan needs {size / 2**20:.0f} MiB of GPU memory, "
-            f"{free / 2**20:.0f} of {total / 2**20:.0f} MiB are free",
+            f"the plan needs {byte_size(size)} of GPU memory, "
+            f"{byte_size(free)} of {byte_size(total)} are free",
             where=name,
             hint="use smaller dims or free memory of other programs",
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 
 from fuser.errors import UsageError
+from fuser.graph.units import byte_size, counted
 from fuser.runtime.container import reading
 from fuser.runtime.deferred import Deferred
 from fuser.runtime.devices import Device, choose
@@ -18,7 +19,7 @@ from fuser.runtime.feeds import check_feeds
 from fuser.runtime.inputs import Hints, random_feeds
 from fuser.runtime.nvtx import mark, marking
 from fuser.runtime.program import Program, Steady, TensorSpec
-from fuser.runtime.shown import Shown, Summary, counted, specs_shown
+from fuser.runtime.shown import Shown, Summary, specs_shown
 from fuser.runtime.store import load_programs, program_file, save_program
 from fuser.target import Target
 
@@ -335,10 +336,10 @@ class Plan(Shown):
     def _summary(self) -> Summary:
         program, kernels = self.program, counted(self.launches, "kernel")
         where = f"{program.target.name} ({program.target.arch})"
-        facts = [("device", where), ("kernels", str(self.launches))]
+        facts = [("device", where), ("kernels", f"{self.launches:,}")]
         if not self.is_closed:
             facts[0] = ("device", self.device_name)
-            facts.append(("memory", f"{self.peak_memory_bytes:,} bytes"))
+            facts.append(("memory", byte_size(self.peak_memory_bytes)))
         state = ["closed"] if self.is_closed else []
         return Summary(
             program.name, specs_shown(program.inputs), specs_shown(program.outputs),

@@ -20,6 +20,7 @@ from fuser.dtypes import BY_NAME
 from fuser.errors import InvalidModelError, UsageError
 from fuser.forks import new_lock
 from fuser.graph.sharding.layout import Layout, Split, join, normal, part
+from fuser.graph.units import byte_size, counted
 from fuser.runtime.container import reading
 from fuser.runtime.deferred import Deferred
 from fuser.runtime.feeds import check_feeds
@@ -29,7 +30,7 @@ from fuser.runtime.plan import latency_of
 from fuser.runtime.plan_report import Report
 from fuser.runtime.program import Exchange, Program, TensorSpec, exchanges_of
 from fuser.runtime.ranks import Ranks
-from fuser.runtime.shown import Shown, Summary, counted, specs_shown
+from fuser.runtime.shown import Shown, Summary, specs_shown
 from fuser.runtime.store import load_programs, save_program
 from fuser.target import Target
 
@@ -284,7 +285,7 @@ class ShardedPlan(Shown):
         program, met = self.programs[0], counted(len(self.collectives), "collective")
         facts = [
             ("device", self.device_name), ("kernels of a rank", str(self.launches)),
-            ("collectives", met), ("memory", f"{self.peak_memory_bytes:,} bytes"),
+            ("collectives", met), ("memory", byte_size(self.peak_memory_bytes)),
         ]  # fmt: skip
         return Summary(
             program.name, specs_shown(self.inputs), specs_shown(self.outputs), facts,

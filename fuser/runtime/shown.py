@@ -100,11 +100,6 @@ def specs_shown(specs: Iterable[TensorSpec]) -> list[End]:
     return [(spec.name, str(spec)) for spec in specs]
 
 
-def counted(count: int, what: str) -> str:
-    """1, "kernel" -> "1 kernel"."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
 def _line(ends: Sequence[End]) -> str:
     named = [f"{_cut(name, LONGEST)} {_cut(type, LONGEST)}" for name, type in ends[:MOST_ENDS]]
     more = len(ends) - len(named)

@@ -12,6 +12,7 @@ import numpy as np
 from fuser.dtypes import DType
 from fuser.errors import FeedError, InvalidModelError, OutOfMemoryError, UsageError
 from fuser.forks import new_lock
+from fuser.graph.units import byte_size
 from fuser.runtime.memory import aligned_array
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class HostMemory:
             }
         except MemoryError as error:
             raise OutOfMemoryError(
-                f"a state of {sum(slot.bytes for slot in slots):,} bytes", where="plan.state"
+                f"a state of {byte_size(sum(slot.bytes for slot in slots))}", where="plan.state"
             ) from error
 
     def zero(self, slot: Slot) -> None:

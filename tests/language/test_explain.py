@@ -63,7 +63,7 @@ def test_explain() -> None:
     (note,) = (line for line in lines if "the load of x:" in line)
     assert note.strip().startswith(f"line {line_of_mark('x')}:")
     assert "loaded or computed element by element" in note
-    assert "us on this target: memory decides" in text
+    assert " µs on this target: memory decides" in text
 
 
 def test_stages() -> None:

@@ -11,7 +11,7 @@ from fuser.graph.ir import Graph, Value
 from fuser.partition import Options, Refusal, cost, explain, partition
 from fuser.partition.explanation import explanation, refusal_kinds
 from fuser.partition.lift import lift
-from fuser.partition.text import amount, duration, names, text_of
+from fuser.partition.text import names, text_of
 from tests.partition.support import SM_90A, Net, check, kinds
 from tests.random_graphs.coverage import known
 
@@ -226,16 +226,6 @@ def test_every_code_says_what_would_lift_it() -> None:
     assert lift(Refusal("map_0", "reduce_1", "recompute", "", 1, "v", ("a",), ("b",))).startswith(
         "--pin a,b: "
     )
-
-
-def test_durations_have_three_digits() -> None:
-    assert [duration(s) for s in (0, 1.5e-6, 2e-3, 1.25)] == ["0 us", "1.5 us", "2 ms", "1.25 s"]
-
-
-def test_amounts_have_three_digits() -> None:
-    assert [amount(n) for n in (0, 999, 1500, 2_000_000, 3_210_000_000)] == [
-        "0", "999", "1.5K", "2M", "3.21G",
-    ]  # fmt: skip
 
 
 def test_half_precision_bytes() -> None:

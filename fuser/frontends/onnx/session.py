@@ -41,12 +41,13 @@ from fuser.frontends.onnx.settings import (
 )
 from fuser.frontends.onnx.values import OrtValue, is_on_gpu, on_host, plain
 from fuser.graph.numerics import Mode, using
+from fuser.graph.units import counted
 from fuser.limits import Limits
 from fuser.pipeline.devices import Device, check_device, parse_device
 from fuser.pipeline.fusion import Fusing
 from fuser.pipeline.precision import Precision
 from fuser.runtime.device_tensors import DeviceArray
-from fuser.runtime.shown import MOST_ROWS, Shown, Summary, counted, specs_shown
+from fuser.runtime.shown import MOST_ROWS, Shown, Summary, specs_shown
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -24,10 +24,11 @@ from fuser.frontends.torch.importer import tensor_array
 from fuser.frontends.torch.importer.registry import dtype_of
 from fuser.frontends.torch.steady import WRITTEN, Call, steady_call
 from fuser.frontends.torch.tensors import gpu_of, is_tensor, to_tensor
+from fuser.graph.units import counted
 from fuser.runtime.container import Contents, file_parts, read_file, reading, write_file
 from fuser.runtime.memory import aligned_array
 from fuser.runtime.plan import Plan
-from fuser.runtime.shown import Shown, Summary, counted
+from fuser.runtime.shown import Shown, Summary
 from fuser.runtime.store import native_record, program_from_record, program_record, take_native
 
 KIND = "T"

@@ -40,7 +40,6 @@ from fuser.graph.dims import Dim, parse, substitute, symbol, symbols_of
 from fuser.graph.ir import Graph, Node, SourceKind, SourceNode, TensorType, Value
 from fuser.graph.ops.primitive import Array
 from fuser.graph.passes.dce import remove_dead_nodes
-from fuser.graph.touched import touched
 from fuser.limits import NODE_BYTES, check_bytes, check_structure_bytes
 
 _log = logging.getLogger("fuser")
@@ -393,7 +392,6 @@ class _Reader:
                 tuple(value.type for _, value in read), tuple(value.type for _, value in written),
                 tuple(dict.fromkeys(filter(None, makers))),
                 tuple(value.name for _, value in read), tuple(value.name for _, value in written),
-                touched((value for _, value in read), made),
             )
         )  # fmt: skip
 
