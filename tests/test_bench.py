@@ -555,7 +555,7 @@ def test_time_on_the_device_stands_beside_that_of_a_run(
     assert json.loads(command(*small, "--json")[1])["cases"][0]["device_ms"] is None
     monkeypatch.setattr(Onnx, "open", on_a_gpu)
     assert json.loads(command(*small, "--json")[1])["cases"][0]["device_ms"] == 0.25
-    assert "0.250 ms on the device" in command(*small)[1]
+    assert "250 µs on the device" in command(*small)[1]
 
 
 # Peers --------------------------------------------------------------------------------------------

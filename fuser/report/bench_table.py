@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 
+from fuser.graph.units import counted, duration, milliseconds
 from fuser.report.bench import Bench, Case, Row, rounds_of
 from fuser.report.table import columns, printable
 
@@ -23,7 +24,7 @@ CSV_FIELDS = (
 def table_of(bench: Bench) -> str:
     """Lines that are never wrapped."""
     effort = bench.effort
-    streams = f"{bench.streams} stream{'s' * (bench.streams > 1)}"
+    streams = counted(bench.streams, "stream")
     facts = [
         ("model", printable(f"{bench.model} on {bench.device}")),
         ("runs", f"at least {effort.iterations} and {effort.duration_s:g} s of each engine,"
@@ -35,9 +36,9 @@ def table_of(bench: Bench) -> str:
     facts += [("engine", printable(f"{name} {version}, {at}")) for name, version, at in engines]
     for case in bench.cases:
         at = ", ".join(f"{name} = {size}" for name, size in case.dims.items())
-        cost = f"{case.kernels} kernels, compiled in {case.compile_s:.2f} s"
+        cost = f"{counted(case.kernels, 'kernel')}, compiled in {duration(case.compile_s)}"
         if case.device_ms is not None:
-            cost += f"; {case.device_ms:.3f} ms on the device, with the data in place"
+            cost += f"; {milliseconds(case.device_ms)} on the device, with the data in place"
         facts.append(("case", printable(f"{at}: {cost}" if at else cost)))
     errors: dict[str, float] = {}
     for row in _all_rows(bench):
