@@ -160,10 +160,12 @@ def _misfit(grouping: Grouping, group: Group) -> Misfit | None:
     cone = _cone(grouping, group.nodes)
     weight = sum(cost.weight(node) for node in cone)
     if weight > MOST_WEIGHT:
-        return Misfit("recompute", f"{weight} operations an element are too many to repeat")
+        return Misfit("too-much-code", f"{weight} operations an element are too many to repeat")
     pieces = len(_leaves(grouping, cone)) if any(n.op == "concat" for n in cone) else 0
     if pieces > MOST_PIECES:
-        return Misfit("recompute", f"every element would look for its place in {pieces} tensors")
+        return Misfit(
+            "too-much-code", f"every element would look for its place in {pieces} tensors"
+        )
     readers = [
         (value, user)
         for value in outputs

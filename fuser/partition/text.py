@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fuser.graph.units import byte_size, counted, duration, operations
-from fuser.partition.explanation import Explanation, RefusalKind, explanation, refusal_kinds
+from fuser.partition.explanation import Explanation, RefusalGroup, explanation, folded
 from fuser.partition.region import Partition
 
 MOST_EDGES = 3
-"""Refusals of one kind that are listed, unless all are asked for."""
+"""Refusals of one code that are listed, unless all are asked for."""
 
 
 def explain(partition: Partition, width: int | None = 60) -> str:
@@ -43,31 +43,52 @@ def _regions(found: Explanation, width: int | None) -> Iterator[str]:
 
 def _refusals(found: Explanation, width: int | None) -> Iterator[str]:
     count = counted(len(found.refusals), "fusion")
-    yield f"{count} refused" + ("; what each would save:" if found.refusals else "")
-    for kind in refusal_kinds(found.refusals):
+    yield f"{count} refused" + ("; what each would save at most:" if found.refusals else "")
+    shown, small = folded(found.groups, 0.0 if width is None else found.seconds)
+    for group in shown:
         yield ""
-        yield from _kind(kind, width)
+        yield from _group(group, width)
+    if small:
+        together = duration(sum(group.seconds for group in small))
+        yield ""
+        yield f"{folded_text(small, bool(shown))}: {together} together; -v lists them"
 
 
-def _kind(kind: RefusalKind, width: int | None) -> Iterator[str]:
-    first = kind.rows[0]
-    sums = f"{byte_size(kind.bytes)}, {duration(kind.seconds)}"
-    times = f" ({len(kind.rows)} times, {sums})" if len(kind.rows) > 1 else ""
-    yield f"{kind.code}, {kind.producer} -> {kind.consumer}: {first.reason}{times}"
-    lifts = dict.fromkeys(row.lift for row in kind.rows)
-    if len(lifts) == 1:
-        yield f"    to lift it: {first.lift}"
-    shown = kind.rows if width is None else kind.rows[:MOST_EDGES]
+def folded_text(small: Sequence[RefusalGroup], beside: bool) -> str:
+    """How many refusals are not shown. beside: whether others are."""
+    count = sum(len(group.rows) for group in small)
+    return f"{'and ' if beside else ''}{count}{' more' if beside else ''} below 1 % of the run"
+
+
+def _group(group: RefusalGroup, width: int | None) -> Iterator[str]:
+    count, first = len(group.rows), group.rows[0]
+    times = f"{count} times, " if count > 1 else ""
+    yield f"{group.code}: {times}{duration(group.seconds)}, {byte_size(group.bytes)}"
+    yield f"  {group.reason}"
+    lifts = dict.fromkeys(row.lift for row in group.rows)
+    if len(lifts) == 1 and first.lift:
+        yield f"  to lift it: {first.lift}"
+    shown = group.rows if width is None else group.rows[:MOST_EDGES]
     for row in shown:
-        ends = f"{names(row.sources, width)} -> {names(row.readers, width)}"
         yield (
-            f"    {byte_size(row.bytes):>9} {duration(row.seconds):>9}  {ends}"
-            f"  ({row.producer} -> {row.consumer})"
-            + (f": {row.reason}" if row.reason != first.reason else "")
-            + (f"; to lift it: {row.lift}" if len(lifts) > 1 else "")
+            f"  {duration(row.seconds):>8} {byte_size(row.bytes):>8}"
+            f"  {row.producer} -> {row.consumer}"
         )
-    if len(shown) < len(kind.rows):
-        yield f"    ... {len(kind.rows) - len(shown)} more; -v lists all"
+        ends = f"{names(row.sources, width)} -> {names(row.readers, width)}"
+        more = [ends, *([row.reason] if row.reason != group.reason else [])]
+        yield from (f"{'':20}{line if width is None else shortened(line, width)}" for line in more)
+        if len(lifts) > 1 and row.lift:
+            yield f"{'':20}to lift it: {row.lift}"  # whole: it is there to be copied
+    if len(shown) < count:
+        yield f"  ... {count - len(shown)} more; -v lists all"
+
+
+def shortened(text: str, width: int) -> str:
+    """A text of at most so many letters: what is too much is left out of its middle."""
+    if len(text) <= width:
+        return text
+    head = (width - 3) // 2
+    return f"{text[:head]}...{text[len(text) - (width - 3 - head) :]}"
 
 
 def change_text(changed: Mapping[str, Any]) -> str:
