@@ -9,10 +9,11 @@ from fuser.errors import UsageError
 from fuser.graph import compose
 from fuser.graph.ir import Graph, Value
 from fuser.graph.passes import run_passes
+from fuser.graph.units import duration
 from fuser.partition import Options, Refusal, cost, explain, partition
 from fuser.partition.explanation import RefusalRow, explanation, folded, refusal_groups
 from fuser.partition.lift import LIFTS, PINNED, lift
-from fuser.partition.text import amount, duration, names, shortened, text_of
+from fuser.partition.text import names, shortened, text_of
 from tests.partition.support import SM_90A, TARGETS, Net, check, kinds
 from tests.random_graphs.check import copied, prepared
 from tests.random_graphs.coverage import known
@@ -361,16 +362,6 @@ def test_too_much_to_repeat_is_not_advised() -> None:
 def test_a_text_is_shortened_in_its_middle() -> None:
     assert shortened("abcdefghij", 10) == "abcdefghij"
     assert shortened("abcdefghijk", 10) == "abc...hijk"
-
-
-def test_durations_have_three_digits() -> None:
-    assert [duration(s) for s in (0, 1.5e-6, 2e-3, 1.25)] == ["0 us", "1.5 us", "2 ms", "1.25 s"]
-
-
-def test_amounts_have_three_digits() -> None:
-    assert [amount(n) for n in (0, 999, 1500, 2_000_000, 3_210_000_000)] == [
-        "0", "999", "1.5K", "2M", "3.21G",
-    ]  # fmt: skip
 
 
 def test_half_precision_bytes() -> None:
