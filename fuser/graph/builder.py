@@ -71,6 +71,11 @@ class Builder:
     def cast(self, x: Value, dtype: DType) -> Value:
         return x if x.dtype is dtype else self.emit("cast", x, dtype=dtype)
 
+    def narrowed(self, x: Value, dtype: DType) -> Value:
+        """A cast inside of an operator, to the dtype of its result: no Cast of the model, so
+        kernels may keep the digits of a wider type unless numerics are strict."""
+        return x if x.dtype is dtype else self.emit("cast", x, dtype=dtype, result=True)
+
     # creation -----------------------------------------------------------------------------------
 
     def constant(self, array: Array) -> Value:

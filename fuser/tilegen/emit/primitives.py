@@ -183,11 +183,12 @@ def _expression_of(em: Emission, value: Value, coords: Coords) -> Index | None:
 
 def _cast(em: Emission, node: Node, coords: Coords) -> Piece:
     """A cast between the compute types, rounded to a narrow float: the operator asks for that.
-    Under fast numerics the rounding waits for a store, unless the node is there for it (`rounds`).
-    """
+    Under fast numerics the rounding waits for a store, unless the node is there for it (`rounds`);
+    so it does except under strict ones where it is no operator of the model (`result`)."""
     x = em.tile(node.inputs[0], coords)
     dtype = node.output.dtype
-    if dtype.compute is not dtype and (node.attrs.get("rounds") or not em.numerics.is_fast):
+    waits = em.numerics.is_fast or (node.attrs.get("result") and not em.numerics.is_strict)
+    if dtype.compute is not dtype and (node.attrs.get("rounds") or not waits):
         x = em.cast(x, dtype)
     return em.cast(x, dtype.compute)
 

@@ -103,7 +103,7 @@ def _normalized(
         parts = [compose.rms_normalize(b, wide, axes, epsilon)]
     else:
         parts = compose.standardize(b, wide, axes, epsilon)
-    y = b.map("mul", b.cast(parts[0], x.dtype), gamma)
+    y = b.map("mul", b.narrowed(parts[0], x.dtype), gamma)
     statistics = [b.unsqueeze(part, axes) for part in parts[1:]]
     return [add_optional(b, y, beta), *statistics]
 
@@ -114,7 +114,7 @@ def simplified_layer_norm(b: Builder, node: OnnxNode) -> Value:
     x, axis = node.x, node.axis(node.attr("axis", -1), node.x.type.rank)
     wide = compose.stash(b, x)
     normal = compose.rms_normalize(b, wide, range(axis, x.type.rank), node.attr("epsilon", 1e-5))
-    return b.map("mul", b.cast(normal, x.dtype), node.operand(1))
+    return b.map("mul", b.narrowed(normal, x.dtype), node.operand(1))
 
 
 @onnx_op("SkipLayerNormalization", domain=MICROSOFT)

@@ -43,7 +43,7 @@ def layer_normalization(b: Builder, node: OnnxNode) -> list[Value | None]:
     axes = list(range(axis, x.type.rank))
     wide = compose.stash(b, x) if node.attr("stash_type", 1) == 1 else x
     normal, mean, inverse = compose.standardize(b, wide, axes, node.attr("epsilon", 1e-5))
-    result = b.map("mul", b.cast(normal, x.dtype), scale)
+    result = b.map("mul", b.narrowed(normal, x.dtype), scale)
     if bias is not None:
         result = b.map("add", result, bias)
     statistics = [
@@ -60,7 +60,7 @@ def rms_normalization(b: Builder, node: OnnxNode) -> Value:
     wide = compose.stash(b, x) if node.attr("stash_type", 1) == 1 else x
     axes = range(axis, x.type.rank)
     normal = compose.rms_normalize(b, wide, axes, node.attr("epsilon", 1e-5))
-    return b.map("mul", b.cast(normal, x.dtype), scale)
+    return b.map("mul", b.narrowed(normal, x.dtype), scale)
 
 
 def _per_channel(b: Builder, vector: Value, like: Value) -> Value:
@@ -88,7 +88,7 @@ def _normalize_channels(
 ) -> Value:
     scale, bias = node.operand(1), node.operand(2)
     spread = b.map("add", variance, node.attr("epsilon", 1e-5))
-    factor = b.map("mul", b.cast(b.map("rsqrt", spread), scale.dtype), scale)
+    factor = b.map("mul", b.narrowed(b.map("rsqrt", spread), scale.dtype), scale)
     if mean.dtype is not x.dtype or factor.dtype is not x.dtype:
         mean, factor, bias = (b.cast(v, x.dtype) for v in (mean, factor, bias))
     centred = b.map("sub", x, _per_channel(b, mean, x))
@@ -120,7 +120,7 @@ def instance_normalization(b: Builder, node: OnnxNode) -> Value:
     x, scale, bias = node.x, node.operand(1), node.operand(2)
     axes = list(range(2, x.type.rank))
     normal = compose.standardize(b, compose.stash(b, x), axes, node.attr("epsilon", 1e-5))[0]
-    scaled = b.map("mul", b.cast(normal, x.dtype), _per_channel(b, scale, x))
+    scaled = b.map("mul", b.narrowed(normal, x.dtype), _per_channel(b, scale, x))
     return b.map("add", scaled, _per_channel(b, bias, x))
 
 
@@ -133,7 +133,7 @@ def group_normalization(b: Builder, node: OnnxNode) -> Value:
     per_group = channels // groups
     grouped = b.reshape(compose.stash(b, x), (n, groups, per_group * product(spatial)))
     normal = compose.standardize(b, grouped, [2], node.attr("epsilon", 1e-5))[0]
-    restored = b.cast(b.reshape(normal, x.type.shape), x.dtype)
+    restored = b.narrowed(b.reshape(normal, x.type.shape), x.dtype)
     if node.opset < 21:
         wide = (groups, per_group)
         scale, bias = (b.reshape(b.broadcast(v, wide, (0,)), (channels,)) for v in (scale, bias))

@@ -19,7 +19,7 @@ from fuser.graph.ir import Value
 def softmax(b: Builder, x: Value, axis: int, half_to_float: bool = False) -> Value:
     wide = compose.stash(b, x)
     found = compose.softmax(b, wide, [axis_of(axis, x.type.rank)])
-    return found if half_to_float else b.cast(found, x.dtype)
+    return found if half_to_float else b.narrowed(found, x.dtype)
 
 
 @aten("_safe_softmax")
@@ -27,7 +27,7 @@ def softmax(b: Builder, x: Value, axis: int, half_to_float: bool = False) -> Val
 def safe_softmax(b: Builder, x: Value, axis: int, dtype: Any = None) -> Value:
     wide = compose.stash(b, x)
     found = compose.softmax(b, wide, [axis_of(axis, x.type.rank)])
-    return b.cast(compose.zero_masked_rows(b, found), x.dtype)
+    return b.narrowed(compose.zero_masked_rows(b, found), x.dtype)
 
 
 @aten("_log_softmax")
@@ -35,7 +35,7 @@ def safe_softmax(b: Builder, x: Value, axis: int, dtype: Any = None) -> Value:
 def log_softmax(b: Builder, x: Value, axis: int, half_to_float: bool = False) -> Value:
     wide = compose.stash(b, x)
     found = compose.log_softmax(b, wide, [axis_of(axis, x.type.rank)])
-    return found if half_to_float else b.cast(found, x.dtype)
+    return found if half_to_float else b.narrowed(found, x.dtype)
 
 
 @aten("native_layer_norm")
@@ -46,7 +46,7 @@ def layer_norm(
     axes = list(range(rank - len(shape), rank))
     wide = compose.stash(b, x)
     normal, mean, scale = compose.standardize(b, wide, axes, epsilon)
-    normal = b.cast(normal, x.dtype)
+    normal = b.narrowed(normal, x.dtype)
     normal = normal if weight is None else b.map("mul", normal, weight)
     normal = normal if bias is None else b.map("add", normal, bias)
     return normal, b.unsqueeze(mean, axes), b.unsqueeze(scale, axes)
@@ -67,7 +67,7 @@ def fused_rms_norm(
     axes = list(range(x.type.rank - len(shape), x.type.rank))
     small = float(np.finfo(np.float32).eps) if epsilon is None else epsilon
     wide = compose.stash(b, x)
-    normal = b.cast(compose.rms_normalize(b, wide, axes, small), x.dtype)
+    normal = b.narrowed(compose.rms_normalize(b, wide, axes, small), x.dtype)
     scale = b.map("rsqrt", b.map("add", b.mean(b.map("mul", wide, wide), axes, keep=True), small))
     return normal if weight is None else b.map("mul", normal, weight), scale
 
@@ -79,7 +79,7 @@ def group_norm(
 ) -> tuple[Value, Value, Value]:  # fmt: skip
     apart = b.reshape(compose.stash(b, x), (n, groups, channels // groups * area))
     normal, mean, scale = compose.standardize(b, apart, [2], epsilon)
-    normal = b.cast(b.reshape(normal, x.type.shape), x.dtype)
+    normal = b.narrowed(b.reshape(normal, x.type.shape), x.dtype)
     normal = normal if weight is None else b.map("mul", normal, _by_channel(b, weight, x))
     normal = normal if bias is None else b.map("add", normal, _by_channel(b, bias, x))
     return normal, mean, scale
@@ -98,7 +98,7 @@ def _affine(
     normal = b.map("mul", b.map("sub", wide, _by_channel(b, mean, x)), _by_channel(b, factor, x))
     if bias is not None:
         normal = b.map("add", normal, _by_channel(b, b.cast(bias, factor.dtype), x))
-    return b.cast(normal, x.dtype)
+    return b.narrowed(normal, x.dtype)
 
 
 @aten("_native_batch_norm_legit_no_training")
