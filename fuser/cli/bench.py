@@ -71,11 +71,12 @@ def bench_command(
     Results are compared with theirs. Exit code 1: an output differs, or a threshold is missed.
     """
     from fuser.cli.bench_models import How, subject_of
-    from fuser.cli.run import write_text
+    from fuser.cli.run import say_written, write_text
     from fuser.pipeline.devices import plan_threads
     from fuser.report.bench import Bench, Effort, Thresholds
     from fuser.report.bench_table import csv_of, table_of
     from fuser.report.progress import Progress
+    from fuser.report.terminal import echo
 
     peers = _peers(against)
     wanted = Thresholds(max_latency_ms, min_speedup, max_error)
@@ -101,7 +102,11 @@ def bench_command(
     )  # fmt: skip
     if csv_file:
         write_text(csv_file, csv_of(found))
-    click.echo(json.dumps(found.to_dict(wanted)) if as_json else table_of(found))
+    if as_json:
+        click.echo(json.dumps(found.to_dict(wanted)))
+    else:
+        echo(table_of(found))
+        say_written([csv_file] if csv_file else [])
     failures = found.failures(wanted)
     for line in failures:
         click.echo(f"failed: {line}", err=True)

@@ -1,47 +1,20 @@
-"""A partition as plain text, one item a line, for `fuser explain`."""
+"""Refusals and changes of a partition as plain text, one item a line, for `fuser explain`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fuser.graph.units import byte_size, counted, duration, operations
-from fuser.partition.explanation import Explanation, RefusalKind, explanation, refusal_kinds
-from fuser.partition.region import Partition
+from fuser.graph.units import byte_size, counted, duration
+from fuser.partition.explanation import Explanation, RefusalKind, refusal_kinds
 
 MOST_EDGES = 3
 """Refusals of one kind that are listed, unless all are asked for."""
 
 
-def explain(partition: Partition, width: int | None = 60) -> str:
-    """The regions of a partition and the fusions it refused; see `text_of`."""
-    return text_of(explanation(partition), width)
-
-
-def text_of(found: Explanation, width: int | None = 60) -> str:
-    """The regions and refusals. width: of the names of one item's nodes; None: all nodes of all
-    regions, and every refusal."""
-    return "\n".join([*_regions(found, width), "", *_refusals(found, width)]) + "\n"
-
-
-def _regions(found: Explanation, width: int | None) -> Iterator[str]:
-    yield (
-        f"{counted(len(found.regions), 'region')}, {byte_size(found.bytes)},"
-        f" {duration(found.seconds)} predicted"
-    )
-    yield ""
-    yield f"{'id':>4}  {'kind':<12} {'bytes':>9} {'flops':>9} {'time':>9}  nodes"
-    for row in found.regions:
-        yield (
-            f"{row.id:>4}  {row.kind:<12} {byte_size(row.bytes):>9} {operations(row.flops):>9}"
-            f" {duration(row.seconds):>9}  {names(row.nodes, width)}"
-        )
-    if found.packed_bytes:
-        yield ""
-        yield f"{byte_size(found.packed_bytes)} less to read: weights stay packed"
-
-
-def _refusals(found: Explanation, width: int | None) -> Iterator[str]:
+def refusal_lines(found: Explanation, width: int | None) -> Iterator[str]:
+    """The refusals of a partition, those of one kind together. width: of the names of one item's
+    nodes; None: all nodes, and every refusal."""
     count = counted(len(found.refusals), "fusion")
     yield f"{count} refused" + ("; what each would save:" if found.refusals else "")
     for kind in refusal_kinds(found.refusals):
@@ -84,11 +57,12 @@ def change_text(changed: Mapping[str, Any]) -> str:
 
 
 def names(nodes: tuple[str, ...], width: int | None = None) -> str:
-    """The names as far as they fit, and how many more there are."""
-    text = ""
-    for i, name in enumerate(nodes):
-        more = f"{text}, {name}" if text else name
-        if width is not None and text and len(more) > width:
-            return f"{text}, ... {len(nodes) - i} more (-v)"
-        text = more
-    return text
+    """The names, as many as fit with a word of how many more there are; at least one."""
+    whole = ", ".join(nodes)
+    if width is None or len(whole) <= width:
+        return whole
+    for count in range(len(nodes) - 1, 0, -1):
+        text = f"{', '.join(nodes[:count])}, ... {len(nodes) - count} more (-v)"
+        if len(text) <= width:
+            break
+    return text if nodes[1:] else whole

@@ -6,8 +6,9 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 
+from fuser.graph.units import counted, duration, milliseconds
 from fuser.report.bench import Bench, Case, Row, rounds_of
-from fuser.report.table import columns, printable
+from fuser.report.terminal import table
 
 TIMES = ("p50", "p90", "p95", "p99", "min", "mean")
 CSV_FIELDS = (
@@ -19,11 +20,11 @@ CSV_FIELDS = (
 
 
 def table_of(bench: Bench) -> str:
-    """Lines that are never wrapped."""
+    """Facts and a row for each engine of each case, as wide as the terminal."""
     effort = bench.effort
-    streams = f"{bench.streams} stream{'s' * (bench.streams > 1)}"
+    streams = counted(bench.streams, "stream")
     facts = [
-        ("model", printable(f"{bench.model} on {bench.device}")),
+        ("model", f"{bench.model} on {bench.device}"),
         ("runs", f"at least {effort.iterations} and {effort.duration_s:g} s of each engine,"
                  f" in {rounds_of(effort)} turns, after {effort.warmup}; {streams}"),
     ]  # fmt: skip
@@ -31,18 +32,20 @@ def table_of(bench: Bench) -> str:
         facts.append(("precision", bench.precision))
     for case in bench.cases:
         at = ", ".join(f"{name} = {size}" for name, size in case.dims.items())
-        cost = f"{case.kernels} kernels, compiled in {case.compile_s:.2f} s"
+        cost = f"{counted(case.kernels, 'kernel')}, compiled in {duration(case.compile_s)}"
         if case.device_ms is not None:
-            cost += f"; {case.device_ms:.3f} ms on the device, with the data in place"
-        facts.append(("case", printable(f"{at}: {cost}" if at else cost)))
+            cost += f"; {milliseconds(case.device_ms)} on the device, with the data in place"
+        facts.append(("case", f"{at}: {cost}" if at else cost))
     absent: dict[str, list[Case]] = {}
     for case in bench.cases:
         for name, why in case.absent.items():
             absent.setdefault(f"{name}: {why}", []).append(case)
     for text, cases in absent.items():
         where = "" if len(cases) == len(bench.cases) else f" (batch {_batches(cases)})"
-        facts.append(("absent", printable(text + where)))
-    return "\n".join([columns(facts), "", columns(list(_rows(bench)))])
+        facts.append(("absent", text + where))
+    head, *rows = _rows(bench)
+    found = table(rows, head, numbers=range(2, len(head)), keys=2, paint=True)
+    return "\n".join([table(facts, labels=True, paint=True), "", found])
 
 
 def _batches(cases: Sequence[Case]) -> str:
@@ -50,17 +53,17 @@ def _batches(cases: Sequence[Case]) -> str:
 
 
 def _rows(bench: Bench) -> Iterator[tuple[str, ...]]:
-    yield ("batch", "engine", *(f"{name} ms" for name in TIMES), "runs/s", "items/s", "speedup",
+    yield ("batch", "engine", *TIMES, "runs/s", "items/s", "speedup",
            "error")  # fmt: skip
     for case in bench.cases:
         for row in case.rows:
             found = row.measured
-            items = "" if case.batch is None else f"{found.throughput * case.batch:.1f}"
+            items = "" if case.batch is None else f"{found.throughput * case.batch:,.1f}"
             yield (
                 "" if case.batch is None else str(case.batch),
-                printable(f"{row.engine} {row.version}"),
-                *(f"{getattr(found.latency_ms, name):.3f}" for name in TIMES),
-                f"{found.throughput:.1f}", items,
+                f"{row.engine} {row.version}",
+                *(milliseconds(getattr(found.latency_ms, name)) for name in TIMES),
+                f"{found.throughput:,.1f}", items,
                 "" if row.speedup is None else f"{row.speedup:.2f}",
                 "" if row.compare is None else f"{row.compare.max_rel:.1e}",
             )  # fmt: skip

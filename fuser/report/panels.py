@@ -9,6 +9,7 @@ from typing import Any
 from fuser.graph.units import byte_size, duration, microseconds, operations
 from fuser.report.markup import escaped, percent, tag
 from fuser.report.record import Launch, Record
+from fuser.tilegen.schedule import settings
 
 MOST_TEXT = 40_000
 """Bytes of one text of a kernel."""
@@ -49,7 +50,7 @@ def _panel(record: Record, one: Launch) -> str:
         ("DRAM, predicted", byte_size(one.dram)),
         ("operations", f"{operations(one.flops)}"),
         *((f"measured {name}", f"{value:,g}") for name, value in one.counters.items()),
-        *((name, value) for name, value in one.schedule.items()),
+        *settings(one.schedule, record.device).items(),
     ]  # fmt: skip
     listed = "".join(tag("dt", escaped(name)) + tag("dd", escaped(value)) for name, value in facts)
     known = {node["name"] for node in record.nodes}

@@ -11,12 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from fuser.graph.units import byte_size
 from fuser.report.counters import Counted
 from fuser.report.counters_ncu import count_under_ncu
 from fuser.report.counters_perf import count_events
-from fuser.report.report import KernelReport, Report
-from fuser.report.table import columns, printable
+from fuser.report.report import Report
 from fuser.runtime.plan import Plan
 from fuser.runtime.plan_report import Profiled
 
@@ -50,73 +48,3 @@ def add_counters(report: Report, counted: Counted | None, missing: str = "") -> 
         replace(launch, counters=dict(values))
         for launch, values in zip(report.launches, counted.launches, strict=True)
     )
-
-
-def kernel_table(report: Report) -> str:
-    """A line for each kernel, that with the longest time first, and what the numbers are."""
-    profile = report.profile
-    assert profile is not None
-    counters = [*dict.fromkeys(name for item in report.launches for name in item.counters or ())]
-    rows = [
-        ("#", "kernel", "time us", "share", "roofline us", "x roofline", "boundary",
-         "DRAM predicted", *(_heading(name) for name in counters), "nodes", "schedule"),
-    ]  # fmt: skip
-    places = sorted(range(len(report.launches)), key=lambda i: -(report.launches[i].time_us or 0))
-    for place in places:
-        launch = report.launches[place]
-        rows.append(
-            (
-                str(place), printable(launch.name), f"{launch.time_us or 0:.2f}",
-                f"{100 * (launch.share or 0):.1f} %", f"{launch.roofline_us:.2f}", _ratio(launch),
-                byte_size(launch.boundary.total), byte_size(launch.dram.total),
-                *(_number(name, (launch.counters or {}).get(name)) for name in counters),
-                printable(_nodes(launch.nodes)), _schedule(launch),
-            )
-        )  # fmt: skip
-    lines = [
-        columns(rows),
-        f"sum of the kernels {profile.kernels_us:.2f} us, medians of {profile.iterations} runs",
-    ]
-    if profile.counters:
-        lines.append(f"counters by {profile.counters}")
-    measured = [
-        item.counters["dram_read_bytes"] + item.counters["dram_written_bytes"]
-        for item in report.launches
-        if item.counters and "dram_read_bytes" in item.counters
-    ]
-    if measured:
-        predicted = sum(item.dram.total for item in report.launches)
-        total = byte_size(int(sum(measured)))
-        lines.append(f"DRAM read and written {total}, predicted {byte_size(predicted)}")
-    if profile.missing:
-        lines.append(f"no counters: {profile.missing}")
-    return "\n".join(lines)
-
-
-def _ratio(launch: KernelReport) -> str:
-    if not launch.roofline_us or launch.time_us is None:
-        return ""
-    return f"{launch.time_us / launch.roofline_us:.1f}"
-
-
-def _heading(name: str) -> str:
-    return name.removesuffix("_bytes").replace("_", " ").replace("dram", "DRAM").replace("l2", "L2")
-
-
-def _number(name: str, value: float | None) -> str:
-    if value is None:
-        return ""
-    if name.endswith("_bytes"):
-        return byte_size(int(value))
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
-
-
-def _nodes(names: Sequence[str]) -> str:
-    """The first and the last, and how many there are."""
-    if len(names) < 3:
-        return ", ".join(names)
-    return f"{names[0]} ... {names[-1]} ({len(names)})"
-
-
-def _schedule(launch: KernelReport) -> str:
-    return " ".join(f"{name}={value}" for name, value in launch.schedule.items())

@@ -152,6 +152,11 @@ class Record:
         return f"{self.data['model']} on {self.data['device']}"
 
     @property
+    def device(self) -> str:
+        """The kind of device, "cpu" or "cuda"; "" where the report does not say."""
+        return str((self.data.get("target") or {}).get("name", ""))
+
+    @property
     def boundary(self) -> Mapping[str, int]:
         """Bytes through memory: before, after, floor."""
         return cast("Mapping[str, int]", self.data["boundary_bytes"])

@@ -1,13 +1,13 @@
-"""The report as a table for people: one line a row, never wrapped, colour only on a terminal."""
+"""The report of a run as a table for people."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from fuser.graph.units import byte_size, counted, duration, milliseconds
+from fuser.report.terminal import echo, styled, table
 from fuser.runtime.plan_report import Report, Traffic
 
 
@@ -15,37 +15,14 @@ def percent_saved(before: int, after: int) -> str:
     return f"{100 * (1 - after / before):.0f} % saved" if before else "nothing to save"
 
 
-def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of one length as lines, each column as wide as its widest cell, two blanks apart."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    padded = (
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
-    return "\n".join(padded)
-
-
-def print_report(report: Report, outputs: Mapping[str, np.ndarray], random_inputs: bool) -> None:
-    """Print the summary of one run to stdout."""
-    import click
-
-    colour = False if os.environ.get("NO_COLOR") else None
-    rows = [(label, printable(text)) for label, text in _rows(report, outputs)]
+def print_report(
+    report: Report, outputs: Mapping[str, np.ndarray], random_inputs: bool, plan: str = ""
+) -> None:
+    """Print the summary of one run to stdout. plan: the file that was run as it is, if one was."""
     colours = {"ok": "green", "MISMATCH": "red"}
-    for line, (label, text) in zip(columns(rows).splitlines(), rows, strict=True):
-        verdict = text.split(" ")[0] if label == "compare" else ""
-        rest = line[len(label) :]
-        if verdict in colours:
-            rest = rest.replace(verdict, click.style(verdict, fg=colours[verdict]), 1)
-        click.echo(click.style(label, bold=True) + rest, color=colour)
+    echo(table(_rows(report, outputs, plan), labels=True, paint=True, colours=colours))
     if random_inputs:
-        hint = "inputs were random (seeded); give your own with -i"
-        click.echo(click.style(hint, dim=True), color=colour)
-
-
-def printable(text: str) -> str:
-    """Names of a model may be part of it."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+        echo(styled("inputs were random (seeded); give your own with -i", dim=True))
 
 
 def _saved(traffic: Traffic) -> str:
@@ -56,7 +33,9 @@ def _saved(traffic: Traffic) -> str:
     )
 
 
-def _rows(report: Report, outputs: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str]]:
+def _rows(
+    report: Report, outputs: Mapping[str, np.ndarray], plan: str
+) -> Iterator[tuple[str, str]]:
     kernels = report.kernels
     yield "model", f"{report.model} on {report.device}"
     if report.precision != "model":
@@ -67,7 +46,7 @@ def _rows(report: Report, outputs: Mapping[str, np.ndarray]) -> Iterator[tuple[s
     if report.dims:
         yield "dims", ", ".join(f"{name} = {size}" for name, size in report.dims.items())
     saved = percent_saved(kernels.before, kernels.after)
-    yield "kernels", f"{kernels.before} -> {kernels.after}  ({saved})"
+    yield "kernels", f"{kernels.before:,} -> {kernels.after:,}  ({saved})"
     if peer := report.peer:
         yield "peer", f"{peer['name']} {peer['version']} runs {counted(peer['kernels'], 'kernel')}"
     yield "boundary bytes", _saved(report.boundary)
@@ -86,7 +65,10 @@ def _rows(report: Report, outputs: Mapping[str, np.ndarray]) -> Iterator[tuple[s
     cached = (
         f"{counted(report.cache_hits, 'kernel')} from the cache" if report.cache_hits else "cold"
     )
-    yield "compile", f"{duration(report.compile_s)}  ({cached})"
+    if plan:
+        yield "plan", f"{plan}, nothing was compiled"
+    else:
+        yield "compile", f"{duration(report.compile_s)}  ({cached})"
     for item in report.tuned:
         yield "tuned", str(item)
     if latency := report.latency_ms:
@@ -104,9 +86,13 @@ def _rows(report: Report, outputs: Mapping[str, np.ndarray]) -> Iterator[tuple[s
         )
         yield "output", f"{name} {kind}"
     if compare := report.compare:
-        yield (
-            "compare",
-            f"{'ok' if compare.ok else 'MISMATCH'}  relative error {compare.max_rel:.2e}, largest"
-            f" difference {compare.max_abs:.2e}, against {compare.reference}",
-        )
+        found = f"no output was compared with {compare.reference}"
+        if compare.compared:
+            found = (
+                f"relative error {compare.max_rel:.2e}, largest difference {compare.max_abs:.2e},"
+                f" against {compare.reference}"
+            )
+            if compare.compared < len(outputs):
+                found = f"{compare.compared} of {counted(len(outputs), 'output')}: {found}"
+        yield "compare", f"{'ok' if compare.ok else 'MISMATCH'}  {found}"
         yield from (("differs", line) for line in compare.differs)

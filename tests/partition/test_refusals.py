@@ -8,10 +8,11 @@ from fuser import dtypes
 from fuser.errors import UsageError
 from fuser.graph import compose
 from fuser.graph.ir import Graph, Value
-from fuser.partition import Options, Refusal, cost, explain, partition
+from fuser.partition import Options, Refusal, cost, partition
 from fuser.partition.explanation import explanation, refusal_kinds
 from fuser.partition.lift import lift
-from fuser.partition.text import names, text_of
+from fuser.partition.text import names
+from fuser.report.partition_text import explain, text_of
 from tests.partition.support import SM_90A, Net, check, kinds
 from tests.random_graphs.coverage import known
 
@@ -195,7 +196,8 @@ def test_lists_are_cut_unless_all_is_asked_for() -> None:
         for op in ("exp", "tanh", "sin"):
             y = net.named(f"a_name_of_some_length_{op}_{i}").map(op, y)
     found = explanation(partition(net.finish(y), SM_90A))
-    short, full = text_of(found), text_of(found, None)
+    short = " ".join(text_of(found, most=60).split())
+    full = text_of(found, verbose=True, most=10_000)
     assert "6 times" in short and "... 3 more; -v lists all" in short and "2 more (-v)" in short
     assert "more" not in full
     for row in found.refusals:
