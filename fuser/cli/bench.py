@@ -76,7 +76,7 @@ def bench_command(
     from fuser.report.bench import Bench, Effort, Thresholds
     from fuser.report.bench_table import csv_of, table_of
     from fuser.report.progress import Progress
-    from fuser.report.terminal import echo
+    from fuser.runtime.terminal import echo
 
     peers = _peers(against)
     wanted = Thresholds(max_latency_ms, min_speedup, max_error)

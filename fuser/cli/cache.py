@@ -14,8 +14,8 @@ def cache_command(action: str) -> int:
     from fuser.backend import failed_kernels
     from fuser.config import Config
     from fuser.graph.units import byte_size, counted
-    from fuser.report.terminal import echo, table
     from fuser.runtime.cache import KernelCache
+    from fuser.runtime.terminal import echo, table
 
     config = Config.from_environment()
     cache = KernelCache(config.cache_dir, quiet=True)

@@ -57,7 +57,7 @@ def compile_command(
     from fuser.pipeline.compiler import compile_program
     from fuser.pipeline.devices import choose_target
     from fuser.report.progress import Progress
-    from fuser.report.terminal import echo, table
+    from fuser.runtime.terminal import echo, table
 
     if emit == "plan" and (name or embed):
         raise UsageError("--name and --embed are for --emit object")
@@ -130,7 +130,7 @@ def _compile_open(
     from fuser.pipeline.ranges import parse_range, prepare_ranges
     from fuser.pipeline.source import symbols
     from fuser.report.progress import Progress
-    from fuser.report.terminal import echo, table
+    from fuser.runtime.terminal import echo, table
 
     ranges = dict(map(parse_range, opened))
     source = open_model(model)

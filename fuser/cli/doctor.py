@@ -15,7 +15,7 @@ from fuser.report.doctor import Check, examine
 def doctor_command() -> int:
     """Check this machine: Python packages, CPU, GPU, kernel cache; compile and run one kernel."""
     from fuser.report.progress import Progress
-    from fuser.report.terminal import echo, table
+    from fuser.runtime.terminal import echo, table
 
     with Progress() as progress:
         checks = []

@@ -61,7 +61,7 @@ def explain_command(
     from fuser.pipeline.fusion import Fusion
     from fuser.report.build import rewrites_in
     from fuser.report.partition_text import text_of
-    from fuser.report.terminal import echo, paragraphs
+    from fuser.runtime.terminal import echo, paragraphs
     from fuser.tilegen.row_order import order_lines
 
     device = options.chosen(device, target)
@@ -152,7 +152,7 @@ def _explain_dynamic(model: Any, dims: dict[str, int], **options: Any) -> int:
     from fuser.pipeline.dynamic import DynamicPlan
     from fuser.pipeline.source import symbols
     from fuser.report.progress import Progress
-    from fuser.report.terminal import echo
+    from fuser.runtime.terminal import echo
 
     with Progress() as progress:
         plan = DynamicPlan(model, progress=progress.step, **options)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 def inspect_command(file: Path, as_json: bool, verbose: bool) -> int:
     """Print the inputs, outputs, dims, operators and weights of an ONNX model, or the inputs,
     outputs, target and kernels of a plan."""
-    from fuser.report.terminal import echo, table
     from fuser.runtime.container import MAGIC_BYTES
+    from fuser.runtime.terminal import echo, table
 
     try:
         with open(file, "rb") as opened:

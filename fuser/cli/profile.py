@@ -55,8 +55,8 @@ def profile_command(
     from fuser.report.profile import add_counters, add_times, count
     from fuser.report.progress import Progress
     from fuser.report.record import Record
-    from fuser.report.terminal import echo, paragraphs, printable
     from fuser.runtime.feeds import check_feeds
+    from fuser.runtime.terminal import echo, paragraphs, printable
 
     with Progress(enabled=not as_json) as progress:
         progress.step("reading the model")

@@ -162,7 +162,7 @@ def _annotate(model: Path, target: Path, record: Record) -> None:
 
 def _print(record: Record, before: Record | None, verbose: bool) -> None:
     from fuser.report.difference import comparison, overview
-    from fuser.report.terminal import echo
+    from fuser.runtime.terminal import echo
 
     if before is None:
         echo(overview(record, verbose))

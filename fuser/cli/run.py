@@ -201,7 +201,7 @@ def run_command(
         if profile:
             from fuser.report.kernel_table import kernel_table
             from fuser.report.record import Record
-            from fuser.report.terminal import echo
+            from fuser.runtime.terminal import echo
 
             echo(f"\n{kernel_table(Record(report.to_dict()), verbose=bool(verbose))}")
         say_written([path for path in (output, trace, report_file) if path])
@@ -288,7 +288,7 @@ def write_text(path: Path, text: str) -> None:
 def say_written(files: Iterable[Path]) -> None:
     """Print the path and size of files that were written."""
     from fuser.graph.units import byte_size
-    from fuser.report.terminal import echo, table
+    from fuser.runtime.terminal import echo, table
 
     rows = [("wrote", f"{file}, {byte_size(file.stat().st_size)}") for file in files]
     if rows:

@@ -35,7 +35,7 @@ def shard_command(model: Path, devices: int, output: Path, name: str, dim: tuple
     from fuser.graph.sharding.shard import collectives
     from fuser.graph.units import counted
     from fuser.report.progress import Progress
-    from fuser.report.terminal import echo, table
+    from fuser.runtime.terminal import echo, table
 
     with Progress() as progress:
         progress.step("reading the model")

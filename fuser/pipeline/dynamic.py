@@ -26,12 +26,12 @@ from fuser.pipeline.dynamic_store import (
 from fuser.pipeline.source import GraphSource, symbols
 from fuser.pipeline.specialise import Specialised
 from fuser.pipeline.variants import Variant
-from fuser.report.terminal import table
 from fuser.runtime.feeds import check_names
 from fuser.runtime.plan import Plan
 from fuser.runtime.plan_report import Report
 from fuser.runtime.program import TensorSpec
 from fuser.runtime.shown import MOST_ROWS, Shown, Summary, specs_shown
+from fuser.runtime.terminal import table
 
 if TYPE_CHECKING:
     from fuser.pipeline.compiler import Progress

@@ -10,7 +10,7 @@ from fuser.errors import UsageError
 from fuser.graph.text import print_graph
 from fuser.partition.region import Partition
 from fuser.report.partition_text import explain
-from fuser.report.terminal import WIDTH
+from fuser.runtime.terminal import WIDTH
 from fuser.target import Target
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.text import print_kernel

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from fuser.graph.units import counted, duration, milliseconds
 from fuser.report.bench import Bench, Case, Row, rounds_of
-from fuser.report.terminal import table
+from fuser.runtime.terminal import table
 
 TIMES = ("p50", "p90", "p95", "p99", "min", "mean")
 CSV_FIELDS = (

@@ -11,7 +11,7 @@ from fuser.report import charts
 from fuser.report.kernel_table import kernel_table
 from fuser.report.markup import escaped, table, tag
 from fuser.report.record import Launch, Record
-from fuser.report.terminal import table as columns
+from fuser.runtime.terminal import table as columns
 
 MOST_ROWS, MOST_LINES = 200, 12
 """Of the table of a page and of a terminal."""

@@ -10,7 +10,7 @@ from itertools import takewhile
 
 from fuser.graph.units import byte_size, counted, microseconds
 from fuser.report.record import Launch, Record
-from fuser.report.terminal import paragraphs, table, width
+from fuser.runtime.terminal import paragraphs, table, width
 from fuser.tilegen.schedule import settings
 
 WIDE = 120

@@ -6,7 +6,7 @@ from fuser.graph.units import byte_size, counted, duration, operations
 from fuser.partition.explanation import Explanation, explanation
 from fuser.partition.region import Partition
 from fuser.partition.text import names, refusal_lines
-from fuser.report.terminal import INDENT, paragraphs, shortened, table, width, wrapped
+from fuser.runtime.terminal import INDENT, paragraphs, shortened, table, width, wrapped
 
 
 def explain(partition: Partition, verbose: bool = False, most: int | None = None) -> str:

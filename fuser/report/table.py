@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from fuser.graph.units import byte_size, counted, duration, milliseconds
-from fuser.report.terminal import echo, styled, table
 from fuser.runtime.plan_report import Report, Traffic
+from fuser.runtime.terminal import echo, styled, table
 
 
 def percent_saved(before: int, after: int) -> str:

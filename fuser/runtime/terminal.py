@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import zip_longest
+from typing import TextIO
 
 WIDTH, MIN_WIDTH = 80, 40
 MIN_NAME, MIN_TEXT = 20, 24
@@ -21,11 +22,15 @@ GAP, INDENT = "  ", "    "
 _ASCII = str.maketrans({"µ": "u", "…": "~", "–": "-", "→": ">", "·": "-"})
 
 
-def width() -> int:
-    """Columns of stdout's terminal; 80 where there is none or it does not say."""
-    if "COLUMNS" not in os.environ and not sys.stdout.isatty():
-        return WIDTH
-    return max(shutil.get_terminal_size((WIDTH, 24)).columns, MIN_WIDTH)
+def width(stream: TextIO | None = None) -> int:
+    """Columns of the terminal of a stream, stdout without one; 80 where there is none or it does
+    not say."""
+    told = os.environ.get("COLUMNS", "")
+    size = int(told) if told.isdigit() else 0
+    if not size:
+        with suppress(OSError, ValueError):  # no terminal, or no file at all
+            size = os.get_terminal_size((stream or sys.stdout).fileno()).columns
+    return max(size, MIN_WIDTH) if size else WIDTH
 
 
 def has_colours() -> bool:
@@ -148,7 +153,7 @@ def table(
         size if at in right else min(size, MIN_TEXT if at in wraps else MIN_NAME)
         for at, size in enumerate(natural)
     ]
-    blocks = []
+    blocks: list[str] = []
     for columns in _blocks(least, keys, room):
         sizes = _fitted([natural[at] for at in columns], [at in right for at in columns], room)
         lines = []

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from fuser.report import terminal
-from fuser.report.terminal import (
+from fuser.runtime import terminal
+from fuser.runtime.terminal import (
     cells,
     echo,
     paragraphs,
