@@ -11,6 +11,9 @@ import numpy as np
 import onnx
 
 import fuser
+from fuser.graph.units import byte_size, counted, duration
+from fuser.report.progress import Progress
+from fuser.runtime.terminal import echo, paragraphs, table
 from models import TINY, build
 from models.writer import Array
 
@@ -95,20 +98,27 @@ def command(
 ) -> None:  # fmt: skip
     """Generate tokens behind a drawn prompt with random weights, and say how fast."""
     sizes = {} if layers is None else {"layers": layers}
-    proto = decoder(model, dtype, bits=int(bits), **sizes)
-    vocabulary = int(proto.graph.output[-2].type.tensor_type.shape.dim[2].dim_value)
-    ids = np.random.default_rng(seed).integers(1, vocabulary, (batch, prompt))
-    plan = fuser.compile(proto, state="auto", device=device, threads=threads)
-    del proto
-    warm = generate(plan, ids, 3)  # compiles
-    found = generate(plan, ids, tokens, temperature=temperature, seed=seed)
+    with Progress() as progress:
+        progress.step("building the model")
+        proto = decoder(model, dtype, bits=int(bits), **sizes)
+        vocabulary = int(proto.graph.output[-2].type.tensor_type.shape.dim[2].dim_value)
+        ids = np.random.default_rng(seed).integers(1, vocabulary, (batch, prompt))
+        plan = fuser.compile(
+            proto, state="auto", device=device, threads=threads, progress=progress.step
+        )
+        del proto
+        warm = generate(plan, ids, 3)  # compiles
+        progress.step(f"generating {counted(batch * tokens, 'token')}")
+        found = generate(plan, ids, tokens, temperature=temperature, seed=seed)
     for row in found.tokens:
-        click.echo(" ".join(map(str, row)))
+        echo(paragraphs(" ".join(map(str, row))))
     state = plan.state(batch=batch, capacity=prompt + tokens)
-    click.echo(
-        f"compile  {warm.prefill_s + sum(warm.steps_s):.2f} s, {len(plan.variants)} variants"
-    )
+    compiled = duration(warm.prefill_s + sum(warm.steps_s))
     rate = batch * prompt / found.prefill_s
-    click.echo(f"prefill  {found.prefill_s * 1e3:.1f} ms, {rate:,.0f} tokens/s")
-    click.echo(f"decode   {found.tokens_per_second:,.1f} tokens/s")
-    click.echo(f"state    {state.bytes:,} bytes")
+    rows = [
+        ("compile", f"{compiled}, {counted(len(plan.variants), 'variant')}"),
+        ("prefill", f"{duration(found.prefill_s)}, {rate:,.0f} tokens/s"),
+        ("decode", f"{found.tokens_per_second:,.1f} tokens/s"),
+        ("state", byte_size(state.bytes)),
+    ]
+    echo(table(rows, labels=True, paint=True))

@@ -123,12 +123,12 @@ def test_colours_are_for_terminals_that_want_them(
         return table(rows, labels=True, paint=True, colours={"MISMATCH": "red"})
 
     assert painted() == plain  # no terminal here
-    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setattr(sys, "stdout", stdout := Terminal())
     assert table(rows, labels=True) == plain
     red = "\x1b[1mcompare\x1b[0m  \x1b[31mMISMATCH\x1b[0m relative error 1"
     assert painted() == (red if coloured else plain)
     echo(styled("x", bold=True))
-    assert sys.stdout.getvalue() == ("\x1b[1mx\x1b[0m\n" if coloured else "x\n")  # type: ignore[attr-defined]
+    assert stdout.getvalue() == ("\x1b[1mx\x1b[0m\n" if coloured else "x\n")
 
 
 def test_the_width_is_that_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
