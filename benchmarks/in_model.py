@@ -31,8 +31,9 @@ from fuser.backend.workers import CompileJob, compile_each
 from fuser.frontends.onnx.model import open_model
 from fuser.partition import partition
 from fuser.partition.region import Partition
-from fuser.pipeline.compiler import compile_source, emit_programs
+from fuser.pipeline.compiler import compile_source
 from fuser.pipeline.devices import choose_target
+from fuser.pipeline.kernels import emit_programs
 from fuser.pipeline.tuning import agrees, emitted
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Program

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import fuser.forks  # noqa: F401  before anything is loaded that a fork could cut in two
-from fuser.errors import FuserError
+from fuser.errors import CompilerAbsentError, FuserError
 
 if TYPE_CHECKING:
     from fuser.frontends.compile import compile
@@ -77,10 +77,7 @@ def __getattr__(name: str) -> Any:
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "fuser":
                 raise
-            raise AttributeError(
-                f"fuser.{name} is not here: this is fuser-runtime, which runs plan files; pip"
-                " install fuser-compiler (in its place) has all of fuser"
-            ) from error
+            raise CompilerAbsentError(f"fuser.{name} needs the compiler") from error
         return getattr(home, name)
     raise AttributeError(f"module 'fuser' has no attribute {name!r}")
 

@@ -128,6 +128,6 @@ def _parse(name: str, kind: str, text: str) -> object:
         if text.lower() in ("1", "true", "yes", "on"):
             return True
         raise UsageError(f"{name}={text} is not a switch", hint="use 0 or 1")
-    if not text.isdigit():
+    if not text.isdecimal():
         raise UsageError(f"{name}={text} is not a whole number")
     return int(text)

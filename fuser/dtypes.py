@@ -116,12 +116,21 @@ BY_NAME: dict[str, DType] = {dtype.name: dtype for dtype in (*ALL, *NARROW)}
 _BY_NUMPY: dict[np.dtype, DType] = {dtype.numpy: dtype for dtype in ALL}
 
 
-def from_numpy(dtype: np.dtype | type) -> DType:
-    """The DType of a NumPy dtype, in native byte order. Raises UnsupportedDTypeError."""
+COMPLEX_HINT = (
+    "there are no complex numbers: pass real and imaginary parts,"
+    " x.real and x.imag or torch.view_as_real(x)"
+)
+
+
+def from_numpy(dtype: np.dtype | type, where: str = "") -> DType:
+    """The DType of a NumPy dtype, in native byte order. where: what has it, for messages. Raises
+    UnsupportedDTypeError."""
     found = _BY_NUMPY.get(np.dtype(dtype).newbyteorder("="))
     if found is None:
+        listed = "supported: " + ", ".join(d.name for d in ALL)
         raise UnsupportedDTypeError(
             f"the element type {np.dtype(dtype)} is not supported",
-            hint="supported: " + ", ".join(d.name for d in ALL),
+            where=where,
+            hint=COMPLEX_HINT if np.dtype(dtype).kind == "c" else listed,
         )
     return found

@@ -49,6 +49,10 @@ class UsageError(FuserError):
     exit_code = 2
 
 
+class ArgumentTypeError(UsageError, TypeError):
+    """An argument is of a type that the call does not take."""
+
+
 class KeywordError(UsageError, TypeError):
     """A call has no such keyword, or not for what it is called with."""
 
@@ -77,6 +81,18 @@ def names_keywords(function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, **kwargs)
 
     return checked
+
+
+class CompilerAbsentError(UsageError, AttributeError):
+    """What is asked for needs the compiler, and only fuser-runtime is installed."""
+
+    def __init__(self, what: str, *, instead: str = "") -> None:
+        """instead: what does it here."""
+        whole = "pip uninstall fuser-runtime, then pip install fuser-compiler"
+        super().__init__(
+            f"{what}, and this is fuser-runtime, which runs plan files and compiles nothing",
+            hint=f"{instead}; for all of fuser: {whole}" if instead else whole,
+        )
 
 
 class FeedError(UsageError):
@@ -121,7 +137,10 @@ class ValueNeededError(UnsupportedError):
 
 
 class UnsupportedOpError(UnsupportedError):
-    """One or more operators are not supported; the message lists every such node."""
+    """One or more operators are not supported; the message lists every such node. operators:
+    domain, name and opset of each, where they are ONNX's."""
+
+    operators: tuple[tuple[str, str, int], ...] = ()
 
 
 class UnsupportedDTypeError(UnsupportedError):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,6 +47,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=f"no NVIDIA GPU: {reason}"))
 
 
+def pytest_collection_finish() -> None:
+    """Modules and items live as long as the session: no collection looks at them again."""
+    gc.collect()
+    gc.freeze()
+
+
 def _why_no_gpu() -> str:
     try:
         from fuser.runtime import cuda
@@ -65,6 +73,17 @@ def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             patch.delenv(name)
         patch.setenv("FUSER_CACHE_DIR", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def unmeasured_guards() -> Iterator[None]:
+    """PyTorch measures the guards of each program that it compiles, for a log, with the caches of
+    the processor flushed: that takes as long as the rest of a small compile."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "torch._dynamo.guards" in sys.modules:
+            name = "torch._dynamo.guards.profile_guard_manager"
+            patch.setattr(name, lambda *_: 0.0, raising=False)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

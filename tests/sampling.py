@@ -7,6 +7,7 @@ Cases for a GPU are never left out.
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,19 +17,24 @@ import pytest
 SHARES = {
     "array_api/test_drawn.py": 2,
     "backend/cpu/test_atomics.py": 2,
-    "backend/cpu/test_edges.py": 2,
+    "backend/cpu/test_dot.py": 2,
+    "backend/cpu/test_edges.py": 3,
     "backend/cpu/test_emitted.py": 8,
     "backend/cpu/test_maps.py": 2,
     "backend/cpu/test_programs.py": 2,
-    "backend/cpu/test_units.py": 2,
+    "backend/cpu/test_units.py": 3,
     "backend/cpu/test_user_kernels.py": 6,
     "backend/cpu/test_user_tiles.py": 2,
+    "backend/nvptx/test_decoded_weights.py": 3,
     "backend/nvptx/test_language.py": 3,
-    "backend/nvptx/test_open_sizes.py": 2,
+    "backend/nvptx/test_open_sizes.py": 4,
     "backend/nvptx/test_ptx.py": 6,
     "backend/nvptx/test_ptx_models.py": 2,
     "backend/nvptx/test_random.py": 2,
     "backend/nvptx/test_row_order.py": 5,
+    "backend/nvptx/test_simulate.py": 2,
+    "backend/nvptx/test_simulated_models.py": 3,
+    "backend/nvptx/test_simulated_plans.py": 2,
     "backend/nvptx/test_targets.py": 3,
     "backend/nvptx/test_windows.py": 2,
     "equivalence/graphs/test_graphs.py": 3,
@@ -37,11 +43,12 @@ SHARES = {
     "frontends/numpy/test_functions.py": 2,
     "frontends/onnx/test_contrib.py": 2,
     "frontends/torch/test_compared_gradients.py": 6,
-    "frontends/torch/test_left_operators.py": 4,
+    "frontends/torch/test_left_operators.py": 6,
     "frontends/torch/test_random_numbers.py": 6,
     "frontends/torch/test_torch.py": 8,
     "frontends/torch/test_torch_calls.py": 2,
     "frontends/torch/test_torch_dynamic.py": 5,
+    "frontends/torch/test_torch_ends.py": 2,
     "frontends/torch/test_torch_numbers.py": 6,
     "frontends/torch/test_torch_operators.py": 2,
     "frontends/torch/test_torch_resampling.py": 3,
@@ -50,6 +57,7 @@ SHARES = {
     "frontends/torch/test_torch_searching.py": 3,
     "frontends/torch/test_torch_views.py": 8,
     "frontends/torch/test_training.py": 8,
+    "frontends/torch/test_window_gradients.py": 2,
     "graph/test_reference_models.py": 3,
     "language/test_libdevice.py": 3,
     "language/test_sorting.py": 2,
@@ -81,6 +89,12 @@ SHARES = {
 FOLDER = Path(__file__).parent
 
 
+@functools.cache
+def share_of(path: Path) -> int:
+    """Of a test file's parametrised cases, one in so many runs."""
+    return SHARES.get(path.relative_to(FOLDER).as_posix(), 1)
+
+
 def is_whole_run(config: pytest.Config) -> bool:
     """Whether neither files nor -k choose among the tests."""
     given = [str(argument).partition("::")[0] for argument in config.invocation_params.args]
@@ -91,12 +105,12 @@ def left_out(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """The cases that a whole run leaves out; of each test function at least one stays."""
     functions: dict[str, list[pytest.Item]] = {}
     for item in items:
-        share = SHARES.get(item.path.relative_to(FOLDER).as_posix(), 1)
-        if share > 1 and hasattr(item, "callspec") and not item.get_closest_marker("cuda"):
+        sampled = hasattr(item, "callspec") and share_of(item.path) > 1
+        if sampled and not item.get_closest_marker("cuda"):
             functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
     found = []
     for cases in functions.values():
-        share = SHARES[cases[0].path.relative_to(FOLDER).as_posix()]
+        share = share_of(cases[0].path)
         left = [item for item in cases if zlib.crc32(item.nodeid.encode()) % share]
         found += left[len(left) == len(cases) :]
     return found

@@ -185,8 +185,8 @@ def test_kernels_with_symbols_survive_text() -> None:
     from fuser.frontends.onnx.importer import import_onnx
     from fuser.graph.passes import run_passes
     from fuser.partition import Options, partition
-    from fuser.pipeline.compiler import emit_programs
     from fuser.pipeline.devices import choose_target
+    from fuser.pipeline.kernels import emit_programs
 
     model = tiny("tiny_llama")
     with Sizes({"batch": 3, "sequence": 40}):

@@ -2,7 +2,7 @@
 
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from types import FrameType
@@ -19,13 +19,12 @@ from fuser.config import within
 from fuser.errors import LimitError
 from fuser.frontends.onnx.importer import import_onnx
 from fuser.frontends.onnx.model import open_model
-from fuser.graph.ir import Graph, Value
+from fuser.graph.ir import Graph
 from fuser.graph.passes import run_passes
-from fuser.graph.touched import touched
 from fuser.limits import YOUNG
 from fuser.partition import Options, cost, partition
 from fuser.pipeline import compiler
-from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.kernels import emit_programs
 from fuser.target import X86_64_V3, Target
 from tests.random_graphs.bounds import Bound, exact, mismatches, propagate
 
@@ -89,29 +88,6 @@ def test_calls_double_with_the_links(kind: str) -> None:
     calls(chain(kind, 2), X86_64_V3)  # imports, tables that are made once
     few, many = (calls(chain(kind, links), X86_64_V3) for links in (20, 40))
     assert many < 2.5 * few
-
-
-class _Operands(tuple[Value, ...]):
-    """Operands of a node, and how often somebody went through them."""
-
-    walks = 0
-
-    def __iter__(self) -> Iterator[Value]:
-        self.walks += 1
-        return super().__iter__()
-
-
-def test_operands_are_walked_once_for_all_of_them() -> None:
-    """What an operator reads of each operand: a concat of n has them looked through once, not n
-    times."""
-    graph = imported(SHAPES["concat"](20))
-    (node,) = (node for node in graph.nodes if node.op == "concat")
-    wanted = tuple(value.type.size for value in node.inputs)
-    node.inputs = operands = _Operands(node.inputs)
-    values = list(operands)
-    walked = operands.walks
-    assert touched(values, [node]) == wanted and len(wanted) == 19
-    assert operands.walks == walked + 1
 
 
 @pytest.mark.parametrize("shape", SHAPES)

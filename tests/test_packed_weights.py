@@ -25,7 +25,7 @@ from fuser.graph.ir import Graph
 from fuser.graph.ops.registry import primitive
 from fuser.graph.passes.keep_quantised import keep_quantised
 from fuser.partition import Options, partition
-from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.kernels import emit_programs
 from fuser.target import SM_80, SM_90A, X86_64_V3, X86_64_V4, Target
 from fuser.tilegen.rules.cpu.matmul import packed_schedule, register_tile
 from tests.interpreted import run_partition

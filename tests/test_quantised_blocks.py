@@ -17,7 +17,7 @@ from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph, Node
 from fuser.graph.numerics import using
 from fuser.partition import Options, partition
-from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.kernels import emit_programs
 from fuser.target import SM_80, SM_90A, X86_64_V3, Target, cpu_target
 from tests.interpreted import run_partition
 from tests.numerics import assert_close

@@ -20,7 +20,8 @@ from fuser.cli.main import run as run_command
 from fuser.errors import UsageError
 from fuser.frontends.onnx import model as onnx_models
 from fuser.partition import partition
-from fuser.pipeline import compiler, tuning
+from fuser.pipeline import tuning
+from fuser.pipeline.kernels import emit_programs
 from fuser.pipeline.plan_cache import SCHEDULES
 from fuser.runtime.cache import KernelCache
 from fuser.runtime.plan import Plan
@@ -69,7 +70,7 @@ def lookup() -> ModelProto:
 
 def program_of(model: ModelProto, target: Target) -> TileProgram:
     graph = onnx_models.open_model(model).graph({})
-    (program,) = compiler.emit_programs(partition(graph, target), target)
+    (program,) = emit_programs(partition(graph, target), target)
     return program
 
 

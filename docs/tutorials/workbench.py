@@ -174,8 +174,14 @@ def main(
     parser.add_argument("--device", choices=("cpu", "cuda"), default=default_device())
     parser.add_argument("--plot", metavar="FILE", help="measure, and write a picture to this file")
     chosen = parser.parse_args()
-    check(device=chosen.device)
-    print(f"{name}: right on {chosen.device}")
-    if chosen.plot and plot is not None:
-        Path(chosen.plot).write_text(plot(chosen.device))
-        print(f"wrote {chosen.plot}")
+    try:
+        check(device=chosen.device)
+        print(f"{name}: right on {chosen.device}", flush=True)
+        if chosen.plot and plot is not None:
+            Path(chosen.plot).write_text(plot(chosen.device))
+            print(f"wrote {chosen.plot}")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        asked = "--plot measures beside PyTorch" if chosen.plot else "a GPU needs PyTorch's tensors"
+        parser.exit(2, f"{parser.prog}: {asked}, which is not installed: pip install torch\n")

@@ -42,6 +42,8 @@ from fuser.tilegen.text import canonical_text, print_kernel
 _log = logging.getLogger("fuser.kernels")
 
 MOST_WORKERS = 8
+LOOK_SECONDS = 1.0
+"""Between two looks at workers that do not answer."""
 TEXT_SECONDS = 10.0
 """Of processor time for the text that LLVM gets of a kernel that failed."""
 LINES_SHOWN = 40
@@ -174,7 +176,7 @@ def compile_each(
                         _pool.submit(order, limit)
                 settle(0.0)
             while _pool.busy:
-                settle(1.0)
+                settle(LOOK_SECONDS)
         except _Failed as failed:
             _pool.abandon()  # some workers are busy with what nobody wants any more
             folder = cache.failed_folder if cache is not None else None

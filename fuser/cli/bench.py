@@ -14,7 +14,7 @@ from fuser.cli import options
 from fuser.errors import UsageError, nearest
 
 if TYPE_CHECKING:
-    from fuser.cli.bench_models import Opened
+    from fuser.cli.bench_models import How, Opened
     from fuser.frontends.onnx.hosted import Host
     from fuser.pipeline.devices import Device
     from fuser.pipeline.fusion import Fusing
@@ -46,6 +46,10 @@ if TYPE_CHECKING:
               help="Seed of the random inputs.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")
 @click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Write a CSV file, too.")
+@click.option("--svg", "svg_file", type=click.Path(path_type=Path),
+              help="Draw the latencies with their spread, too.")  # fmt: skip
+@click.option("--until-stable", is_flag=True,
+              help="Where other work disturbs it, measure again, 10 times at most.")  # fmt: skip
 @click.option("--max-latency-ms", type=float, metavar="MS",
               help="Exit with 1 if fuser's median is above.")  # fmt: skip
 @click.option("--min-speedup", type=float, metavar="X",
@@ -61,19 +65,22 @@ if TYPE_CHECKING:
 def bench_command(
     model: Path, device: Device, inputs: tuple[str, ...], dim: tuple[str, ...],
     batch: str | None, against: str, warmup: int, iterations: int, duration: float, streams: int,
-    threads: int | None, seed: int, as_json: bool, csv_file: Path | None,
+    threads: int | None, seed: int, as_json: bool, csv_file: Path | None, svg_file: Path | None,
+    until_stable: bool,
     max_latency_ms: float | None, min_speedup: float | None, max_error: float | None,
     fusion: Fusing, host: Host, precision: Precision,
 ) -> int:  # fmt: skip
     """Time whole runs of MODEL, an ONNX file or a PyTorch exported program (.pt2), from host arrays
     to host arrays, in turns with other engines.
 
-    Results are compared with theirs. Exit code 1: an output differs, or a threshold is missed.
+    Results are compared with theirs. Exit code 1: an output differs, a threshold is missed, or an
+    engine was not measured; 2: its package is not installed.
     """
     from fuser.cli.bench_models import How, subject_of
     from fuser.cli.run import say_written, write_text
     from fuser.pipeline.devices import plan_threads
-    from fuser.report.bench import Bench, Effort, Thresholds
+    from fuser.report.bench import ATTEMPTS, SPREAD_RUNS, Bench, Effort, Thresholds
+    from fuser.report.bench_chart import chart_of
     from fuser.report.bench_table import csv_of, table_of
     from fuser.report.progress import Progress
     from fuser.runtime.terminal import echo
@@ -82,7 +89,13 @@ def bench_command(
     wanted = Thresholds(max_latency_ms, min_speedup, max_error)
     if not peers and (min_speedup is not None or max_error is not None):
         raise UsageError("--min-speedup and --max-error are about peers", hint="add --against")
+    if until_stable and iterations < SPREAD_RUNS:
+        raise UsageError(
+            f"--until-stable cannot tell the spread of {iterations} runs",
+            hint=f"give --iterations {SPREAD_RUNS} or more",
+        )
     effort = Effort(warmup, iterations, duration)
+    attempts = ATTEMPTS if until_stable else 1
     cases: list[Case] = []
     with Progress(enabled=not as_json) as progress:
         progress.step("reading the model")
@@ -95,18 +108,32 @@ def bench_command(
             started = time.perf_counter()
             opened = subject.open(dims)
             compile_s = time.perf_counter() - started
-            cases.append(_case(opened, compile_s, peers, effort, wanted, progress.step))
+            cases.append(
+                _case(opened, compile_s, peers, effort, wanted, how, attempts, progress.step)
+            )
     found = Bench(
         model.name, opened.engine.device, opened.precision, how.threads, streams, effort,
         tuple(cases),
     )  # fmt: skip
     if csv_file:
         write_text(csv_file, csv_of(found))
+    if svg_file:
+        write_text(svg_file, chart_of(found))
     if as_json:
         click.echo(json.dumps(found.to_dict(wanted)))
     else:
         echo(table_of(found))
-        say_written([csv_file] if csv_file else [])
+        say_written([file for file in (csv_file, svg_file) if file])
+    warnings = found.warnings()
+    for line in warnings:
+        click.echo(f"warning: {line}", err=True)
+    if warnings:
+        again = "the least disturbed of all attempts is no better" if until_stable else (
+            "--until-stable measures again until they do not differ"
+        )  # fmt: skip
+        click.echo(
+            f"note: these numbers are partly of other work of the machine; {again}", err=True
+        )
     failures = found.failures(wanted)
     for line in failures:
         click.echo(f"failed: {line}", err=True)
@@ -114,8 +141,9 @@ def bench_command(
 
 
 def _peers(text: str) -> list[str]:
-    """The names after --against. Raises UsageError for unknown ones."""
-    from fuser.report.bench_peers import PEERS
+    """The names after --against. Raises UsageError for unknown ones, and for those that are not
+    installed."""
+    from fuser.report.bench_peers import PEERS, missing
 
     names = [name for name in dict.fromkeys(text.replace(" ", "").split(",")) if name]
     for name in names:
@@ -126,15 +154,20 @@ def _peers(text: str) -> list[str]:
             )
         if colon and device not in ("cpu", "cuda"):
             raise UsageError(f"--against {name}: there is no such device", hint="cpu or cuda")
+    if absent := missing(names):
+        raise UsageError(
+            f"--against: not installed: {', '.join(absent)}",
+            hint=f"pip install {' '.join(dict.fromkeys(absent.values()))}",
+        )
     return names
 
 
 def _case(
     opened: Opened, compile_s: float, peers: Sequence[str], effort: Effort, wanted: Thresholds,
-    progress: Callable[[str], None],
+    how: How, attempts: int, progress: Callable[[str], None],
 ) -> Case:  # fmt: skip
     """Measure fuser and the peers that there are."""
-    from fuser.report.bench import Case, Row, measure
+    from fuser.report.bench import Case, Ratio, Row, measure_until_stable
     from fuser.report.bench_peers import AbsentError, open_peer
     from fuser.report.compare import compare, tolerance_of
 
@@ -158,13 +191,20 @@ def _case(
         engines.append(peer)
         compared.append(compare(outputs, expected, tolerance=limit, name=peer.name))
     progress("measuring")
-    first, *others = measure(engines, effort)
-    rows = [Row(own.name, own.version, own.device, first)]
-    for peer, found, result in zip(engines[1:], others, compared, strict=True):
-        speedup = found.latency_ms.p50 / first.latency_ms.p50
-        gain = first.throughput / found.throughput
-        rows.append(Row(peer.name, peer.version, peer.device, found, speedup, gain, result))
+    on_cpu = request.device.startswith("cpu")
+    busy = how.streams * (how.threads if on_cpu else 1)
+    found = measure_until_stable(engines, effort, busy=busy, attempts=attempts)
+    first, *others = found.engines
+    ratios = tuple(
+        Ratio(
+            peer.name, one.latency_ms.p50 / first.latency_ms.p50, first.throughput / one.throughput
+        )
+        for peer, one in zip(engines[1:], others, strict=True)
+    )
+    rows = [Row(own.name, own.version, own.device, first, ratios)]
+    for peer, one, result in zip(engines[1:], others, compared, strict=True):
+        rows.append(Row(peer.name, peer.version, peer.device, one, (), result))
     return Case(
         dict(request.dims), opened.batch, opened.kernels, compile_s, tuple(rows), absent,
-        opened.on_device(),
+        opened.on_device(), found.others, found.crowded, found.attempts,
     )  # fmt: skip

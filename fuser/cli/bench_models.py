@@ -97,7 +97,7 @@ class Onnx:
                 f"--batch {batch}: which dim is it?", hint=f"NAME={batch}; outermost are {known}"
             )
         counts = text.split(",")
-        if not all(count.isdigit() and int(count) for count in counts):
+        if not all(count.isdecimal() and int(count) for count in counts):
             raise UsageError(f"--batch {batch}: expected whole numbers, as in 1,8,32")
         self.outermost = [name] if equals else self.outermost
         if self.outermost[0] in dims:

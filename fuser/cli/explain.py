@@ -59,6 +59,7 @@ def explain_command(
     from fuser.pipeline import compiler
     from fuser.pipeline.devices import choose_target
     from fuser.pipeline.fusion import Fusion
+    from fuser.pipeline.kernels import emit_programs
     from fuser.report.build import rewrites_in
     from fuser.report.partition_text import text_of
     from fuser.runtime.terminal import echo, paragraphs
@@ -81,7 +82,7 @@ def explain_command(
     orders: list[str] = []
     rewrites: tuple[Rewritten, ...] = ()
     with suppress(LoweringError):  # of a region without a kernel, which the text shows
-        programs = compiler.emit_programs(cut, chosen)
+        programs = emit_programs(cut, chosen)
         _, tuned = compiler.with_remembered(cut, programs, chosen)
         orders = order_lines(programs) if cut.graph.numerics.batch_invariant else []
         rewrites = rewrites_in(cut, programs)

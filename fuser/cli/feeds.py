@@ -45,22 +45,51 @@ def open_feeds(
 
 
 def read_feeds(arguments: Iterable[str], names: Sequence[str]) -> Arrays:
-    """All `-i` arguments as one dict. `names` are the model's inputs, for folders of .pb files."""
+    """All `-i` arguments as one dict. `names` are the model's inputs, for folders of .pb files and
+    for the examples in messages."""
     feeds: Arrays = {}
     for argument in arguments:
         name, equals, file = argument.partition("=")
-        if equals and file.endswith(".npy"):
+        whole = Path(argument)
+        if argument.endswith(".npz") and (not equals or whole.is_file()):
+            feeds |= read_npz(whole)
+        elif whole.is_dir():
+            found = read_test_data(whole, "input", names)
+            if not found:
+                raise UsageError(f"-i {argument}: there is no input_0.pb in this folder")
+            feeds |= found
+        elif name and file.endswith(".npy"):
             feeds[name] = np.asarray(_load(Path(file)))
-        elif argument.endswith(".npz"):
-            feeds |= read_npz(Path(argument))
-        elif Path(argument).is_dir():
-            feeds |= read_test_data(Path(argument), "input", names)
         else:
-            raise UsageError(
-                f"cannot read the feed {argument!r}",
-                hint="use NAME=FILE.npy, FILE.npz or a folder with input_0.pb",
-            )
+            what, hint = _wrong_feed(argument, names[0] if names else "x")
+            raise UsageError(f"-i {argument}: {what}", hint=hint)
     return feeds
+
+
+def _wrong_feed(argument: str, input: str) -> tuple[str, str]:
+    """What is wrong about a `-i` that names no feed, and how it was probably meant. input: the name
+    of an input, for an example."""
+    name, equals, file = argument.partition("=")
+    path = Path(file if equals else argument)
+    forms = f"for example -i {input}=FILE.npy, -i FEEDS.npz, or -i FOLDER with input_0.pb"
+    if path.suffix == ".npy":
+        what = "an .npy file does not say of which input it is"
+        shown = path if path.exists() else "FILE.npy"
+        return (
+            "there is no name before the =" if equals else what,
+            f"for example -i {input}={shown}",
+        )
+    if not equals and not path.exists():
+        return "there is no such file or folder", forms
+    if not equals:
+        return "a file of feeds is an .npz file", forms
+    if not file:
+        return "there is no file after the =", forms
+    if path.suffix == ".npz" or path.is_dir():
+        return "what it holds has names of its own", f"give it without one: -i {path}"
+    if not path.exists():
+        return f"there is no file {file!r}, and a file of one feed is an .npy file", forms
+    return "a file of one feed is an .npy file", f"numpy.save makes one; then -i {name}=FILE.npy"
 
 
 def read_outputs(path: Path, names: Sequence[str]) -> Arrays:

@@ -13,7 +13,7 @@ import click
 
 from fuser import __version__
 from fuser.cli import options
-from fuser.errors import FuserError, UsageError
+from fuser.errors import CompilerAbsentError, FuserError
 
 COMMANDS = (
     "bench", "cache", "compile", "doctor", "dump", "explain", "inspect", "profile", "report", "run",
@@ -90,9 +90,9 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         if cmd_name not in self.list_commands(ctx):
-            raise UsageError(
-                f"fuser {cmd_name} is not here: this is fuser-runtime, which runs plan files",
-                hint="pip install fuser-compiler in its place",
+            raise CompilerAbsentError(
+                f"fuser {cmd_name} is a command of the compiler",
+                instead="fuser serve PLAN, and in Python fuser.load(PLAN).run(feeds), run plans",
             )
         found = getattr(import_module(f"fuser.cli.{cmd_name}"), f"{cmd_name}_command")
         assert isinstance(found, click.Command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,14 +18,45 @@ if TYPE_CHECKING:
 PRECISIONS = ("model", "bf16", "int8w")
 
 
-def parse_dims(items: Sequence[str]) -> dict[str, int]:
+def parse_dims(items: Sequence[str], option: str = "--dim") -> dict[str, int]:
+    """Sizes by name, of NAME=N. option: what the caller calls it, for messages."""
     dims: dict[str, int] = {}
     for item in items:
         name, _, size = item.partition("=")
-        if not name or not size.isdigit():
-            raise UsageError(f"--dim {item}: expected NAME=N with N a whole number")
+        if not (name and size.isdecimal()):
+            raise UsageError(
+                f"{option} {item}: {_wrong_dim(item)}", hint=_dim_example(item, option)
+            )
         dims[name] = int(size)
     return dims
+
+
+def _wrong_dim(item: str) -> str:
+    """What is wrong about text that is not NAME=N."""
+    name, equals, size = item.partition("=")
+    if not equals:
+        return "a dim needs a name and a size with = between them"
+    if not name:
+        return "there is no name before the ="
+    return (
+        f"{size!r} is no size, which is a whole number" if size else "there is no size after the ="
+    )
+
+
+def _dim_example(item: str, option: str) -> str:
+    """The option as it was probably meant."""
+    if item.count("=") > 1 and "," in item:
+        return "one dim an option: " + " ".join(f"{option} {part}" for part in item.split(","))
+    name = re.match(r"[^\W\d][^\s=:]*", item)
+    size = re.search(r"[0-9]+", item[name.end() :] if name else item)
+    example = f"{option} {name[0] if name else 'batch'}={size[0] if size else 8}"
+    ranges = "; a range is for --open of fuser compile" if ".." in item else ""
+    return f"for example {example}{ranges}"
+
+
+def dims_of_options(items: Sequence[str]) -> list[dict[str, int]]:
+    """NAME=N,NAME=N of each `--warm`."""
+    return [parse_dims(item.split(","), "--warm") for item in items]
 
 
 class DeviceName(click.ParamType):  # type: ignore[type-arg, unused-ignore]
@@ -54,23 +86,19 @@ class Devices(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     name = "devices"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int | str:
-        return int(value) if str(value).isdigit() else str(value)
+        return int(value) if str(value).isdecimal() else str(value)
 
 
 devices = click.option(
     "--devices", type=Devices(), metavar="N",
     help="Divide the model over N devices, or as its configuration of that name says.",
 )  # fmt: skip
-target = click.option(
-    "--target", metavar="NAME",
-    help="Compile for sm_75, sm_80, sm_90a, avx2, avx512, ..., which need not be here.",
-)  # fmt: skip
-
-
-targets = click.option(
-    "--target", "target", metavar="NAME,...",
-    help="Compile for sm_75, sm_80, sm_90a, cpu-avx2, cpu-avx512, ..., which need not be here.",
-)  # fmt: skip
+_TARGETS = (
+    "Compile for sm_75, sm_80, sm_90a, avx2, avx512 (or cpu-avx2, cpu-avx512), ...,"
+    " which need not be here."
+)
+target = click.option("--target", metavar="NAME", help=_TARGETS)
+targets = click.option("--target", "target", metavar="NAME,...", help=_TARGETS)
 
 
 def chosen(device: Device, target: str | None) -> Device:
@@ -82,9 +110,10 @@ def chosen(device: Device, target: str | None) -> Device:
         return device
     if device != "auto":
         raise UsageError("--device and --target are two devices", hint="give one of them")
-    found = TARGETS.get(target.lower().removeprefix("cpu-"))
+    name = target.lower().removeprefix("cpu-")
+    found = TARGETS.get(name)
     if found is None:
-        hint = nearest(target.lower(), TARGETS, "one of")
+        hint = nearest(name, TARGETS, "one of")
         raise UsageError(f"there is no target {target!r}", hint=hint)
     return found
 
@@ -109,6 +138,10 @@ def _talk(context: click.Context, parameter: click.Parameter, count: int) -> int
     return count
 
 
+measure = click.option(
+    "--measure/--no-measure", default=True, show_default=True,
+    help="Also run the plan without fusion, in turns, to tell what fusion saves in time.",
+)  # fmt: skip
 verbose = click.option(
     "-v", "--verbose", count=True, callback=_talk, expose_value=False,
     help="Tell the steps of compiling; -vv: each kernel.",

@@ -51,10 +51,8 @@ def profile_command(
     from fuser.graph.units import milliseconds
     from fuser.pipeline.devices import parse_device
     from fuser.report.counters import MissingCountersError
-    from fuser.report.kernel_table import kernel_table
-    from fuser.report.profile import add_counters, add_times, count
+    from fuser.report.profile import add_counters, count, profile_text, time_kernels
     from fuser.report.progress import Progress
-    from fuser.report.record import Record
     from fuser.runtime.feeds import check_feeds
     from fuser.runtime.terminal import echo, paragraphs, printable
 
@@ -69,7 +67,7 @@ def profile_command(
         progress.step("timing the kernels")
         report = plan.report()
         report.latency_ms = plan.profile(feeds, iterations=iterations, warmup=2)
-        add_times(report, plan.profile_kernels(feeds, iterations=iterations), iterations)
+        time_kernels(report, plan, feeds, iterations)
         if counters:
             progress.step("reading counters")
             arrays = check_feeds(plan.inputs, feeds)
@@ -86,6 +84,6 @@ def profile_command(
     latency = report.latency_ms
     title = printable(f"{report.model} on {report.device}")
     echo(paragraphs(f"{title}, {milliseconds(latency.median)} a run (median)\n"))
-    echo(kernel_table(Record(report.to_dict()), verbose=bool(verbose)))
+    echo(profile_text(report, verbose > 0))
     say_written([report_file] if report_file else [])
     return 0

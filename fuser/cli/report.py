@@ -41,6 +41,7 @@ if TYPE_CHECKING:
               help="Seed of the random inputs.")  # fmt: skip
 @click.option("--iterations", type=click.IntRange(min=0), default=10, show_default=True,
               help="Timed runs; 0: nothing is run.")  # fmt: skip
+@options.measure
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads; one a core by default.")
 @options.fusion
 @options.precision
@@ -50,8 +51,8 @@ if TYPE_CHECKING:
 def report_command(
     files: tuple[Path, ...], html: Path | None, as_json: bool, against: Path | None,
     trace: Path | None, annotate: Path | None, device: Device, target: str | None,
-    inputs: tuple[str, ...], dim: tuple[str, ...], seed: int, iterations: int, threads: int | None,
-    fusion: Fusing, precision: Precision, verbose: int,
+    inputs: tuple[str, ...], dim: tuple[str, ...], seed: int, iterations: int, measure: bool,
+    threads: int | None, fusion: Fusing, precision: Precision, verbose: int,
 ) -> int:  # fmt: skip
     """Compile MODEL, time its kernels, and report on them; or show a REPORT that --json wrote, or
     compare two, the older one first.
@@ -77,8 +78,8 @@ def report_command(
         else:
             record = _measured(
                 files[0], stages, device=device, target=target, inputs=inputs, dim=dim, seed=seed,
-                iterations=iterations, threads=threads, fusion=fusion, precision=precision,
-                texts=html is not None or as_json,
+                iterations=iterations, measure=measure, threads=threads, fusion=fusion,
+                precision=precision, texts=html is not None or as_json,
             )  # fmt: skip
         older = against or (files[0] if len(files) > 1 else None)
         before = Record.read(older) if older else None
@@ -105,8 +106,8 @@ def report_command(
 
 def _measured(
     model: Path, stages: Stages, *, device: Device, target: str | None, inputs: tuple[str, ...],
-    dim: tuple[str, ...], seed: int, iterations: int, threads: int | None, fusion: Fusing,
-    precision: Precision, texts: bool,
+    dim: tuple[str, ...], seed: int, iterations: int, measure: bool, threads: int | None,
+    fusion: Fusing, precision: Precision, texts: bool,
 ) -> Record:  # fmt: skip
     """The report of a model, compiled and timed here; for a target that is not here, compiled."""
     from fuser.cli import feeds
@@ -116,7 +117,9 @@ def _measured(
     from fuser.pipeline import compiler
     from fuser.pipeline.details import details
     from fuser.pipeline.devices import choose_target
-    from fuser.report.profile import add_times
+    from fuser.pipeline.kernels import emit_programs
+    from fuser.report.beside import add_unfused
+    from fuser.report.profile import time_kernels
     from fuser.report.record import Record
     from fuser.runtime.plan import Plan
 
@@ -135,8 +138,19 @@ def _measured(
             stages.end()
             stages.onward("running")
             arrays = given or plan.random_feeds(seed)
-            report.latency_ms = plan.profile(arrays, iterations=iterations)
-            add_times(report, plan.profile_kernels(arrays, iterations=iterations), iterations)
+            if measure and fusion:
+
+                def unfused() -> Plan:
+                    stages.onward("compiling without fusion")
+                    return compiler.compile_source(
+                        opened, device=device, dims=dims, threads=threads, fusion=False,
+                        precision=precision,
+                    )  # fmt: skip
+
+                add_unfused(report, plan, unfused, arrays, iterations, kernels=True)
+            else:
+                report.latency_ms = plan.profile(arrays, iterations=iterations)
+            time_kernels(report, plan, arrays, iterations)
     else:
         _, report = compiler.compile_program(
             opened, chosen, dims=dims, fusion=fusion, precision=precision, progress=stages.step
@@ -144,7 +158,7 @@ def _measured(
     stages.end()
     stages.onward("collecting the details")
     cut = partition_for(opened, given, device=chosen, dims=dims, fusion=fusion, precision=precision)
-    programs, _ = compiler.with_remembered(cut, compiler.emit_programs(cut, chosen), chosen)
+    programs, _ = compiler.with_remembered(cut, emit_programs(cut, chosen), chosen)
     found = details(cut, programs, chosen, stages.onward, texts=texts)
     return Record(report.to_dict() | {"details": found})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
               help="Timed runs.")  # fmt: skip
 @click.option("--warmup", type=click.IntRange(min=0), default=2, show_default=True,
               help="Untimed runs before them.")  # fmt: skip
+@options.measure
 @click.option("--profile", is_flag=True, help="Time each kernel, too.")
 @click.option("--trace", type=click.Path(path_type=Path), metavar="FILE",
               help="Write compile stages and timed kernels as a trace, for Perfetto.")  # fmt: skip
@@ -70,7 +72,7 @@ def run_command(
     model: Path, device: Device, devices: int | str | None, inputs: tuple[str, ...],
     dim: tuple[str, ...], seed: int,
     output: Path | None, against: str | None, expect: Path | None, rtol: float | None,
-    atol: float | None, iterations: int, warmup: int, profile: bool,
+    atol: float | None, iterations: int, warmup: int, measure: bool, profile: bool,
     trace: Path | None, report_file: Path | None, as_json: bool,
     schema: int, threads: int | None, weights: Path | None, tune: bool, fusion: Fusing,
     host: Host, precision: Precision, verbose: int,
@@ -135,7 +137,20 @@ def run_command(
         progress.step("running")
         outputs = plan.run(arrays)
         report = plan.report()
-        if iterations:
+
+        @functools.cache
+        def unfused() -> Plan | HostedPlan:
+            progress.step("compiling without fusion")
+            return compile_on_host(
+                model, host=host, device=device, dims=dims, threads=threads, fusion=False,
+                precision=precision,
+            )  # fmt: skip
+
+        if iterations and measure and fusion and not saved and isinstance(plan, Plan | HostedPlan):
+            from fuser.report.beside import add_unfused
+
+            add_unfused(report, plan, unfused, arrays, iterations, warmup)
+        elif iterations:
             report.latency_ms = plan.profile(arrays, iterations=iterations, warmup=warmup)
         if profile or trace:
             if not isinstance(plan, Plan | ShardedPlan):
@@ -158,12 +173,7 @@ def run_command(
                 opened = onnx_models.open_model(model)
                 expected, label = onnx_models.reference(opened, arrays, dims), "float64 reference"
         elif against == "unfused":
-            progress.step("compiling without fusion")
-            unfused = compile_on_host(
-                model, host=host, device=device, dims=dims, threads=threads, fusion=False,
-                precision=precision,
-            )  # fmt: skip
-            expected, label = unfused.run(arrays), "unfused plan"
+            expected, label = unfused().run(arrays), "unfused plan"
         elif against == "onnxruntime":
             from fuser.report.peer import run_onnxruntime
 
@@ -199,11 +209,10 @@ def run_command(
 
         print_report(report, outputs, random_inputs=not given, plan=str(model) if saved else "")
         if profile:
-            from fuser.report.kernel_table import kernel_table
-            from fuser.report.record import Record
+            from fuser.report.profile import profile_text
             from fuser.runtime.terminal import echo
 
-            echo(f"\n{kernel_table(Record(report.to_dict()), verbose=bool(verbose))}")
+            echo(f"\n{profile_text(report, verbose > 0)}")
         say_written([path for path in (output, trace, report_file) if path])
     return 0 if report.compare is None or report.compare.ok else 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
               show_default=True, help="Seconds to receive a request, or to answer.")  # fmt: skip
 @click.option("--drain", type=click.FloatRange(min=0), default=30.0, show_default=True,
               help="Seconds to answer what was accepted before SIGTERM.")  # fmt: skip
+@click.option("--access-log", is_flag=True,
+              help="Tell of each request on the standard error stream.")  # fmt: skip
 @click.option("--triton-repository", type=click.Path(path_type=Path), metavar="DIR",
               help="Write plans as models of NVIDIA Triton's Python backend, and end.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads; one a core by default.")
@@ -47,8 +50,8 @@ if TYPE_CHECKING:
 def serve_command(
     models: tuple[str, ...], host: str, http_port: int, grpc_port: int, max_batch: int,
     wait_ms: float, warm: tuple[str, ...], max_waiting: int, max_request_bytes: int,
-    timeout: float, drain: float, triton_repository: Path | None, threads: int | None,
-    device: Device, dim: tuple[str, ...],
+    timeout: float, drain: float, access_log: bool, triton_repository: Path | None,
+    threads: int | None, device: Device, dim: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Serve plan files and ONNX models over HTTP and gRPC until SIGTERM.
 
@@ -72,7 +75,7 @@ def serve_command(
 
     if http_port < 0 and grpc_port < 0:
         raise UsageError("neither HTTP nor gRPC is left to listen on")
-    dims, sizes = options.parse_dims(dim), [options.parse_dims(item.split(",")) for item in warm]
+    dims, sizes = options.parse_dims(dim), options.dims_of_options(warm)
     opened = []
     for item in models:
         name, path = _named(item)
@@ -92,7 +95,8 @@ def serve_command(
         for model in service.models:
             echo(paragraphs(f"model {model.name}: {model.summary()}"), err=True)
 
-    answered = asyncio.run(server.serve(opened, address, limits, ready=ready))
+    log = functools.partial(click.echo, err=True) if access_log else None
+    answered = asyncio.run(server.serve(opened, address, limits, ready=ready, access_log=log))
     if not answered:
         click.echo(f"note: some requests were not answered within {drain:g} s", err=True)
     return 0 if answered else 1

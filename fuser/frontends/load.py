@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fuser.errors import UsageError
+from fuser.errors import ArgumentTypeError, CompilerAbsentError, UsageError
 from fuser.runtime import container
 from fuser.runtime.plan import Plan
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from fuser.frontends.torch.saved import SavedModule
     from fuser.pipeline.dynamic import DynamicPlan
     from fuser.runtime.sharded import ShardedPlan
+
+MODEL_SUFFIXES = (".onnx", ".onnxtxt", ".onnxtext", ".pt2")
+"""Of files that hold no plan."""
 
 
 def load(
@@ -29,6 +32,10 @@ def load(
     Raises UsageError (no such file; a kind that fuser-runtime has not), InvalidModelError (no whole
     plan), or DeviceError.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentTypeError(
+            f"fuser.load takes the path of what was saved, not a {type(path).__name__}"
+        )
     if os.path.isdir(path):
         from fuser.runtime.sharded import ShardedPlan
 
@@ -46,18 +53,21 @@ def load(
         from fuser.pipeline.dynamic import DynamicPlan
 
         return DynamicPlan.load(path, threads=threads, device=device)
+    if not kind.startswith(b"FUSER") and Path(path).suffix in MODEL_SUFFIXES:
+        raise UsageError(
+            f"{path} is a model, and what is loaded is a plan",
+            hint="where fuser-compiler is installed, fuser.compile(model) runs it, and"
+            " fuser compile MODEL -o PLAN makes a plan of it",
+        )
     return Plan.load(path, threads=threads, device=device, weights=weights)
 
 
 @contextlib.contextmanager
 def all_of_fuser(why: str) -> Iterator[None]:
-    """Imports that the distribution fuser-runtime lacks are a UsageError in it."""
+    """Imports that the distribution fuser-runtime lacks are a CompilerAbsentError in it."""
     try:
         yield
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "fuser":
             raise
-        raise UsageError(
-            f"{why}, and this is fuser-runtime, which runs plans of models alone",
-            hint="pip install fuser-compiler in its place",
-        ) from error
+        raise CompilerAbsentError(why) from error

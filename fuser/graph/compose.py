@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from fuser import dtypes
 from fuser.dtypes import DType
 from fuser.graph.builder import Builder
+from fuser.graph.dims import Dim, as_int
 from fuser.graph.ir import Value
 from fuser.graph.numeric import log1p
 
@@ -66,6 +67,12 @@ def rms_normalize(b: Builder, x: Value, axes: Sequence[int], epsilon: float) -> 
 def stash(b: Builder, x: Value, dtype: DType = dtypes.f32) -> Value:
     """x in the wider type that statistics are computed in: float32 for the 16-bit floats."""
     return b.cast(x, dtype) if x.dtype.is_float and x.dtype.bits < dtype.bits else x
+
+
+def attention_scale(features: Dim) -> float:
+    """What attention multiplies scores by where nothing else is said: 1 / sqrt(features). Scores of
+    no features are 0, and stay so."""
+    return 1 / math.sqrt(max(int(as_int(features)), 1))
 
 
 def sigmoid(b: Builder, x: Value) -> Value:

@@ -133,11 +133,10 @@ SourceKind = Literal["compute", "view", "constant", "shape"]
 
 @dataclass(frozen=True)
 class SourceNode:
-    """An imported ONNX node as it stood in the model: `before` in the report counts these.
+    """An imported ONNX node as it stood in the model.
 
     inputs and outputs are the types of its distinct tensors, operands and results name them.
-    touched: elements that it reads of each input, at most. Only kind "compute" is counted. reads:
-    the names of the nodes whose results it reads.
+    reads: the names of the nodes whose results it reads.
     """
 
     name: str
@@ -148,7 +147,6 @@ class SourceNode:
     reads: tuple[str, ...] = ()
     operands: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
-    touched: tuple[Dim, ...] = ()
 
 
 @dataclass(eq=False)

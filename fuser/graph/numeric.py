@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from fuser import dtypes
 from fuser.graph.builder import Builder
 from fuser.graph.ir import Value
 
 
 def floor_divide(b: Builder, x: Value, y: Value) -> Value:
-    """Rounded down. Of floats, the quotient that belongs to the remainder, as NumPy has it."""
+    """Rounded down; of integers by 0 it is 0. Of floats, the quotient that belongs to the
+    remainder, as NumPy has it."""
     if not x.dtype.is_float:
         quotient = b.map("div", x, y)
         if x.dtype.kind == "uint":
             return quotient
         rest = b.map("sub", x, b.map("mul", quotient, y))
+        if y.constant is None or not np.all(y.constant):
+            rest = b.map("select", b.map("eq", y, 0), 0, rest)
         apart = b.map("logical_xor", b.map("lt", rest, 0), b.map("lt", y, 0))
         below = b.map("logical_and", b.map("ne", rest, 0), apart)
         return b.map("sub", quotient, b.cast(below, x.dtype))

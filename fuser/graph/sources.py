@@ -8,7 +8,6 @@ from typing import TypeVar
 
 from fuser.graph.builder import Builder
 from fuser.graph.ir import SourceKind, SourceNode, Value
-from fuser.graph.touched import touched
 
 _T = TypeVar("_T")
 _VIEWS = frozenset(("reshape", "constant"))
@@ -65,7 +64,6 @@ class Recorder:
             SourceNode(
                 name, op_type, kind, inputs, outputs, tuple(reads),
                 tuple(value.name for value in read), tuple(value.name for value in made),
-                touched(read, graph.nodes[before:]),
             )
         )  # fmt: skip
         return result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -145,10 +145,10 @@ def bind_program(
 
 def bind_kernels(
     name: str, cut: Partition, programs: list[TileProgram], kernels: list[CompiledKernel],
-    target: Target, consume: bool = False,
+    target: Target, consume: bool = False, pack: Callable[[np.ndarray, Packing], np.ndarray] = pack,
 ) -> Bound:  # fmt: skip
     """`bind_program` where dims may be symbolic. consume: nobody reads the graph's constants after
-    this, so the memory of each goes when it was packed for the last time."""
+    this, so the memory of each goes when it was packed for the last time. pack: constants."""
     # By record, which copies of a node share: all of them must have been read.
     readers = Counter(
         id(value.node.attrs) for value in (

@@ -25,10 +25,12 @@ from fuser.partition.region import Partition
 from fuser.pipeline.binding import Bound, bind_kernels, spent
 from fuser.pipeline.devices import Device, choose_target, parse_device, plan_threads
 from fuser.pipeline.fusion import Fusing, Fusion
-from fuser.pipeline.kernels import compile_programs, programs_of, without_refused
+from fuser.pipeline.kernels import compile_programs, emit_programs, without_refused
+from fuser.pipeline.outline import Unfused
 from fuser.pipeline.precision import Precision, Rounding, rounding
 from fuser.pipeline.reporting import deferred_report
 from fuser.pipeline.source import GraphSource
+from fuser.report.build import Planned
 from fuser.report.report import Report, Tuned, nodes_before
 from fuser.runtime.cache import KernelCache
 from fuser.runtime.deferred import Deferred
@@ -39,7 +41,6 @@ from fuser.runtime.program import Program
 from fuser.runtime.source import Source
 from fuser.target import Target
 from fuser.tilegen.coverage import prove_order
-from fuser.tilegen.emit.twins import Twins
 from fuser.tilegen.program import TileProgram
 
 Progress = Callable[[str], None]
@@ -86,19 +87,6 @@ def partition_options(
         no_fusion=not fusion, forbid=forced.forbid, pin=forced.pin, operands=rounded.operands,
         narrow_weights=rounded.narrow_weights, state=state, fold_norms=forced.fold_norms,
     )  # fmt: skip
-
-
-def emit_programs(cut: Partition, target: Target, verify: bool = False) -> list[TileProgram]:
-    """The tile programs of every region, in launch order. A region that cannot be one kernel, or
-    takes too long to become one, is replaced in `cut` by its parts.
-
-    Raises VerifyError where it is not proved that programs write all they are there to write."""
-    programs: list[TileProgram] = []
-    twins = Twins()
-    for region in tuple(cut.regions):
-        programs += programs_of(region, cut, target, twins, verify)
-    prove_order(programs, cut.graph.inputs, cut.graph.outputs)
-    return programs
 
 
 def compile_source(
@@ -248,7 +236,8 @@ def _compile_graph(
         program = replace(program, inputs=inputs, outputs=outputs)
     seconds = time.perf_counter() - started
     report = deferred_report(
-        cut, programs, program, dims or {}, seconds, compiled.cache_hits, values=values,
+        Planned(cut, programs, program), compiled.unfused, dims or {}, seconds,
+        compiled.cache_hits, values=values,
         precision=compiled.precision, tuned=compiled.tuned, forced=compiled.forced,
     )  # fmt: skip
     _log.info(
@@ -273,6 +262,8 @@ class Compiled:
     kernels: list[CompiledKernel]
     bound: Bound
     cache_hits: int
+    unfused: Unfused | None
+    """The plan without fusion; None where this one is."""
     precision: str
     """What was rounded, for the report."""
     tuned: tuple[Tuned, ...] = ()
@@ -318,6 +309,7 @@ def compile_kernels(
     options = partition_options(fusion, rounded, state)
     cut = partition(graph, target, options)
     forced = None if graph.symbols() else forced_change(graph, cut, options)
+    unfused = None if options.no_fusion else Unfused.of(graph, target, options)
     if consume:
         kept = set(cut.graph.nodes)
         for node in graph.nodes:
@@ -349,7 +341,9 @@ def compile_kernels(
     names = {program.region.name for program in programs}
     tuned = tuple(item for item in tuned if item.kernel in names)
     bound = bind_kernels(name or graph.name, cut, programs, kernels, target, consume)
-    return Compiled(cut, programs, kernels, bound, stats.cache_hits, rounded.text, tuned, forced)
+    return Compiled(
+        cut, programs, kernels, bound, stats.cache_hits, unfused, rounded.text, tuned, forced
+    )
 
 
 def with_remembered(

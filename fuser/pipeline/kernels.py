@@ -26,11 +26,24 @@ from fuser.partition.region import Partition, Region
 from fuser.partition.ungroup import is_divisible, ungroup
 from fuser.pipeline.collectives import exchange
 from fuser.target import Target
-from fuser.tilegen.coverage import prove_region
+from fuser.tilegen.coverage import prove_order, prove_region
 from fuser.tilegen.emit import emit_or_ungroup
 from fuser.tilegen.emit.twins import Twins
 from fuser.tilegen.passes import run_passes
 from fuser.tilegen.program import TileProgram
+
+
+def emit_programs(cut: Partition, target: Target, verify: bool = False) -> list[TileProgram]:
+    """The tile programs of every region, in launch order. A region that cannot be one kernel, or
+    takes too long to become one, is replaced in `cut` by its parts.
+
+    Raises VerifyError where it is not proved that programs write all they are there to write."""
+    programs: list[TileProgram] = []
+    twins = Twins()
+    for region in tuple(cut.regions):
+        programs += programs_of(region, cut, target, twins, verify)
+    prove_order(programs, cut.graph.inputs, cut.graph.outputs)
+    return programs
 
 
 def programs_of(

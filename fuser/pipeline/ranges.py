@@ -36,8 +36,11 @@ def parse_range(text: str) -> tuple[str, Range]:
     """`NAME=A..B` or `NAME=A..`. Raises UsageError."""
     name, _, rest = text.partition("=")
     low, dots, high = rest.partition("..")
-    if not (name and dots and low.isdigit() and (high.isdigit() or not high)):
-        raise UsageError(f"--open {text}: expected NAME=A..B, or NAME=A.. for no end")
+    if not (name and dots and low.isdecimal() and (high.isdecimal() or not high)):
+        raise UsageError(
+            f"--open {text}: expected NAME=A..B, or NAME=A.. for no end",
+            hint=f"for example --open {name or 'batch'}=1..64",
+        )
     if high and int(high) < int(low):
         raise UsageError(f"--open {text}: the range is empty")
     return name, (int(low), int(high) if high else None)

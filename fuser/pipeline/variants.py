@@ -302,6 +302,7 @@ class Variants:
         from fuser.partition.passes.keep_state import CAPACITY
         from fuser.pipeline.compiler import compile_kernels
         from fuser.pipeline.reporting import deferred_report
+        from fuser.report.build import Planned
 
         started = time.perf_counter()
         fixed = {n: b.example for n, b in buckets.items() if b.least == b.most}
@@ -323,8 +324,9 @@ class Variants:
             seconds = time.perf_counter() - started
             example = bound.at(examples)
             report = deferred_report(
-                compiled.partition, compiled.programs, example, {**fixed, **examples}, seconds,
-                compiled.cache_hits, examples, values=self.source.values,
+                Planned(compiled.partition, compiled.programs, example), compiled.unfused,
+                {**fixed, **examples}, seconds, compiled.cache_hits, examples,
+                values=self.source.values,
                 precision=compiled.precision,
             )  # fmt: skip
             sizes.quiet = True

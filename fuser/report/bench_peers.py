@@ -1,7 +1,8 @@
 """Other engines beside fuser in `fuser bench`: ONNX Runtime, OpenVINO, PyTorch.
 
-Each is loaded if it is installed, on the same device, with as many threads, and is told the sizes
-of this case, as fuser was: what its user would do for speed. Inputs and outputs are host arrays.
+Each is loaded where it is installed, on the same device, with as many threads, and is told the
+sizes of this case, as fuser was: what its user would do for speed. Inputs and outputs are host
+arrays.
 """
 
 from __future__ import annotations
@@ -18,7 +19,23 @@ from fuser.report.bench import Engine
 
 
 class AbsentError(Exception):
-    """An engine that cannot take part; its text says why."""
+    """An engine that cannot take part; its text says why, and what would help."""
+
+
+INSTALL = {"onnxruntime": "onnxruntime", "openvino": "openvino", "torch": "torch"}
+"""The distribution of each engine."""
+
+
+def missing(names: Sequence[str]) -> dict[str, str]:
+    """The engines among these, of PEERS with a device behind it or not, whose package is not
+    installed: the distribution to install, by name."""
+    found = {}
+    for name in names:
+        kind, _, device = name.partition(":")
+        if importlib.util.find_spec(kind) is None:
+            gpu = kind == "onnxruntime" and device == "cuda"
+            found[name] = "onnxruntime-gpu" if gpu else INSTALL[kind]
+    return found
 
 
 @dataclass(frozen=True)
@@ -60,7 +77,7 @@ def open_peer(name: str, request: Request) -> tuple[Engine, Mapping[str, Any]]:
 
 def _load(name: str) -> Any:
     if importlib.util.find_spec(name) is None:
-        raise AbsentError("not installed")
+        raise AbsentError(f"not installed; pip install {INSTALL[name]}")
     try:
         return importlib.import_module(name)
     except Exception as error:
@@ -75,7 +92,7 @@ def _onnxruntime(request: Request) -> Engine:
     provider = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}[kind]
     if provider not in ort.get_available_providers():
         raise AbsentError(
-            f"this one has no {provider}; onnxruntime:cpu runs it on the CPU all the same"
+            f"this one has no {provider}; pip install onnxruntime-gpu, or ask for onnxruntime:cpu"
         )
     settings = ort.SessionOptions()
     settings.intra_op_num_threads, settings.inter_op_num_threads = request.threads, 1
@@ -99,7 +116,7 @@ def _openvino(request: Request) -> Engine:
     if request.arguments is not None:
         raise AbsentError("it is given ONNX files here, not exported programs")
     if request.device != "cpu":
-        raise AbsentError("it has no NVIDIA GPUs; openvino:cpu runs it on the CPU all the same")
+        raise AbsentError("it has no NVIDIA GPUs; ask for openvino:cpu")
     core = openvino.Core()
     model = core.read_model(str(request.model))
     known = {name for port in model.inputs for name in port.names}

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from fuser.graph.units import counted, duration, milliseconds
 from fuser.report.bench import Bench, Case, Row, rounds_of
 from fuser.runtime.terminal import table
 
-TIMES = ("p50", "p90", "p95", "p99", "min", "mean")
+SHOWN = ("p50", "p90", "p99", "min")
+TIMES = ("p50", "p90", "p95", "p99", "min", "mean", "max")
 CSV_FIELDS = (
     "model", "device", "precision", "threads", "streams", "batch", "dims", "engine", "version",
-    "engine_device", "kernels", "compile_s", "device_ms", "runs", "min_ms", "mean_ms", "p50_ms",
-    "p90_ms", "p95_ms", "p99_ms", "max_ms", "throughput", "items_per_s", "speedup",
-    "throughput_gain", "max_abs", "max_rel", "ok", "absent",
+    "engine_device", "kernels", "compile_s", "device_ms", "others", "attempts", "runs",
+    "min_ms", "mean_ms", "p50_ms", "p90_ms", "p95_ms", "p99_ms", "max_ms", "spread", "drift",
+    "throughput", "items_per_s", "fuser_speedup", "fuser_throughput_gain", "max_abs", "max_rel",
+    "ok", "absent",
 )  # fmt: skip
 
 
@@ -30,42 +32,47 @@ def table_of(bench: Bench) -> str:
     ]  # fmt: skip
     if bench.precision != "model":
         facts.append(("precision", bench.precision))
+    engines = {(row.engine, row.version, row.device): None for row in _all_rows(bench)}
+    facts += [("engine", f"{name} {version}, {at}") for name, version, at in engines]
     for case in bench.cases:
         at = ", ".join(f"{name} = {size}" for name, size in case.dims.items())
         cost = f"{counted(case.kernels, 'kernel')}, compiled in {duration(case.compile_s)}"
         if case.device_ms is not None:
             cost += f"; {milliseconds(case.device_ms)} on the device, with the data in place"
         facts.append(("case", f"{at}: {cost}" if at else cost))
-    absent: dict[str, list[Case]] = {}
-    for case in bench.cases:
-        for name, why in case.absent.items():
-            absent.setdefault(f"{name}: {why}", []).append(case)
-    for text, cases in absent.items():
-        where = "" if len(cases) == len(bench.cases) else f" (batch {_batches(cases)})"
-        facts.append(("absent", text + where))
+    errors: dict[str, float] = {}
+    for row in _all_rows(bench):
+        if row.compare is not None:
+            errors[row.engine] = max(errors.get(row.engine, 0.0), row.compare.max_rel)
+    for name, error in errors.items():
+        facts.append(("outputs", f"relative error {error:.1e} beside {name}"))
+    attempts = max(case.attempts for case in bench.cases)
+    if attempts > 1:
+        facts.append(("attempts", f"{attempts}; the least disturbed one is shown"))
     head, *rows = _rows(bench)
-    found = table(rows, head, numbers=range(2, len(head)), keys=2, paint=True)
+    numbers = [at for at, name in enumerate(head) if at > 1 and not name.startswith("over ")]
+    found = table(rows, head, numbers=numbers, keys=2, paint=True)
     return "\n".join([table(facts, labels=True, paint=True), "", found])
 
 
-def _batches(cases: Sequence[Case]) -> str:
-    return ", ".join(str(case.batch) for case in cases)
+def _all_rows(bench: Bench) -> Iterator[Row]:
+    return (row for case in bench.cases for row in case.rows)
 
 
 def _rows(bench: Bench) -> Iterator[tuple[str, ...]]:
-    yield ("batch", "engine", *TIMES, "runs/s", "items/s", "speedup",
-           "error")  # fmt: skip
+    """A row for each engine of each case; what fuser is beside the peers stands in its own."""
+    peers = list(dict.fromkeys(one.engine for row in _all_rows(bench) for one in row.against))
+    batches = any(case.batch is not None for case in bench.cases)
+    yield ("batch", "engine", *SHOWN, "items/s" if batches else "runs/s",
+            *(f"over {name}" for name in peers))  # fmt: skip
     for case in bench.cases:
         for row in case.rows:
-            found = row.measured
-            items = "" if case.batch is None else f"{found.throughput * case.batch:,.1f}"
+            found, ratios = row.measured, {one.engine: one.words for one in row.against}
             yield (
-                "" if case.batch is None else str(case.batch),
-                f"{row.engine} {row.version}",
-                *(milliseconds(getattr(found.latency_ms, name)) for name in TIMES),
-                f"{found.throughput:,.1f}", items,
-                "" if row.speedup is None else f"{row.speedup:.2f}",
-                "" if row.compare is None else f"{row.compare.max_rel:.1e}",
+                "" if case.batch is None else str(case.batch), row.engine,
+                *(milliseconds(getattr(found.latency_ms, name)) for name in SHOWN),
+                f"{found.throughput * (case.batch or 1):,.1f}",
+                *(ratios.get(name, "") for name in peers),
             )  # fmt: skip
 
 
@@ -82,12 +89,12 @@ def csv_of(bench: Bench) -> str:
             "batch": "" if case.batch is None else case.batch,
             "dims": " ".join(f"{name}={size}" for name, size in case.dims.items()),
         }  # fmt: skip
-        for row in case.rows:
-            own = {} if row.speedup is not None else {
-                "kernels": case.kernels, "compile_s": case.compile_s,
-                "device_ms": "" if case.device_ms is None else case.device_ms,
-            }  # fmt: skip
-            writer.writerow(common | own | _measured(row, case))
+        own = {
+            "kernels": case.kernels, "compile_s": case.compile_s, "device_ms": case.device_ms,
+            "others": case.others, "attempts": case.attempts,
+        }  # fmt: skip
+        for place, row in enumerate(case.rows):
+            writer.writerow(common | (own if place == 0 else {}) | _measured(row, case))
         for name, why in case.absent.items():
             writer.writerow(common | {"engine": name, "absent": why})
     return text.getvalue()
@@ -95,15 +102,18 @@ def csv_of(bench: Bench) -> str:
 
 def _measured(row: Row, case: Case) -> dict[str, object]:
     found, compare = row.measured, row.compare
-    times = {f"{name}_ms": getattr(found.latency_ms, name) for name in (*TIMES, "max")}
+    times = {f"{name}_ms": getattr(found.latency_ms, name) for name in TIMES}
     items = "" if case.batch is None else found.throughput * case.batch
     of_peer: dict[str, object] = {}
-    if row.speedup is not None:
-        of_peer = {"speedup": row.speedup, "throughput_gain": row.throughput_gain}
+    for ratio in case.rows[0].against:
+        if ratio.engine == row.engine:
+            of_peer = {
+                "fuser_speedup": ratio.speedup, "fuser_throughput_gain": ratio.throughput_gain,
+            }  # fmt: skip
     if compare is not None:
         of_peer |= {"max_abs": compare.max_abs, "max_rel": compare.max_rel, "ok": compare.ok}
     return {
         "engine": row.engine, "version": row.version, "engine_device": row.device,
-        "runs": found.runs, **times, "throughput": found.throughput, "items_per_s": items,
-        **of_peer,
+        "runs": found.runs, **times, "spread": found.spread, "drift": found.drift,
+        "throughput": found.throughput, "items_per_s": items, **of_peer,
     }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fuser.graph.numerics import Rewritten, RuleClass
@@ -12,20 +13,30 @@ from fuser.graph.sizes import by_example, size_hint
 from fuser.partition.cost import total_flops
 from fuser.partition.region import Partition
 from fuser.report import report as reports
-from fuser.report.bytes import Moved, addresses_of, launches_moved, least, operators_moved
+from fuser.report.bytes import Moved, addresses_of, launches_moved, least
 from fuser.report.dram import cache_of, dram_bytes
 from fuser.report.roofline import device_of, roofline_us
-from fuser.runtime.plan_report import Bytes, KernelReport, Report, Traffic
+from fuser.runtime.plan_report import Bytes, KernelReport, Report
 from fuser.runtime.program import Launch, Program
+from fuser.runtime.savings import Traffic
 from fuser.tilegen.program import TileProgram
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A partition and the plan that it became. programs: in the order of the launches."""
+
+    cut: Partition
+    programs: Sequence[TileProgram]
+    program: Program
 
 
 @by_example
 def report_on(
-    cut: Partition, programs: Sequence[TileProgram], program: Program,
-    dims: dict[str, int], seconds: float, cache_hits: int,
-) -> Report:  # fmt: skip
-    """The report of a plan that never ran. programs: in the order of the launches."""
+    fused: Planned, unfused: Planned, dims: dict[str, int], seconds: float, cache_hits: int
+) -> Report:
+    """The report of a plan that never ran, beside the plan without fusion."""
+    cut, programs, program = fused.cut, fused.programs, fused.program
     read = [
         argument.value
         for item in programs
@@ -36,27 +47,20 @@ def report_on(
     schedules: dict[int, dict[str, Any]] = {}
     for item in programs:  # of several programs of a region the first does the work
         schedules.setdefault(item.region.id, item.kernel.schedule.to_dict())
+    figures = [launch_figures(each) for each in (unfused, fused)]
+    floor = min((each.least for each in figures), key=lambda each: each.boundary)
+    before, after = figures
+    whole = size_hint(reports.bytes_floor(cut.graph, read)) - sum(spare.values())
     traffic = Traffic(
-        size_hint(reports.bytes_before(cut.graph)),
+        sum(region.bytes() for region in unfused.cut.regions),
         sum(region.bytes() for region in cut.regions),
-        size_hint(reports.bytes_floor(cut.graph, read)) - sum(spare.values()),
+        whole,
         sum(region.saved_bytes() for region in cut.regions),
-    )
-    moved = launches_moved(programs, program)
-    before, floor = operators_moved(cut.graph), least(moved, program)
-    addresses = addresses_of(program)
-    alone = [touches for _, touches in before]
-    after, once = [item.touches(addresses) for item in moved], [floor.touches(addresses)]
-    cache = cache_of(program.target)
-    dram = [dram_bytes(run, cache) for run in (alone, after, once)]
-    launches = tuple(
-        _kernel(*row, program)
-        for row in zip(programs, program.launches, moved, dram[1][1], _flops(programs), strict=True)
     )
     return Report(
         model=program.name,
         device=f"{program.target.name} ({program.target.arch})",
-        kernels=reports.Saving(len(reports.nodes_before(cut.graph)), len(program.launches)),
+        kernels=reports.Saving(len(unfused.program.launches), len(program.launches)),
         bytes=traffic,
         compile_s=seconds,
         cache_hits=cache_hits,
@@ -71,14 +75,10 @@ def report_on(
         fallbacks=_slow(cut),
         dims=dims,
         target=device_of(program.target),
-        boundary=Traffic(
-            sum(item.total for item, _ in before),
-            sum(item.boundary.total for item in moved),
-            floor.boundary.total,
-        ),
-        dram=Traffic(*(_total(warm) for _, warm in dram)),
-        dram_cold=Traffic(*(_total(cold) for cold, _ in dram)),
-        launches=launches,
+        boundary=Traffic(before.boundary, after.boundary, floor.boundary),
+        dram=_dram(before.dram, after.dram, floor.dram),
+        dram_cold=_dram(before.dram_cold, after.dram_cold, floor.dram_cold),
+        launches=after.launches,
         numerics=str(cut.graph.numerics),
         rewrites=rewrites_in(cut, programs),
     )  # fmt: skip
@@ -97,8 +97,52 @@ def rewrites_in(cut: Partition, programs: Sequence[TileProgram]) -> tuple[Rewrit
     return tuple(Rewritten(rule, kind, tuple(nodes)) for (rule, kind), nodes in found.items())
 
 
-def _total(found: Sequence[Bytes]) -> int:
-    return sum(item.total for item in found)
+@dataclass(frozen=True)
+class Least:
+    """What one kernel would move that did all the work of a plan."""
+
+    boundary: int
+    dram: int
+    dram_cold: int
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Bytes of a plan and of its launches, which every report, page and table shows."""
+
+    launches: tuple[KernelReport, ...]
+    dram_cold: int
+    least: Least
+
+    @property
+    def boundary(self) -> int:
+        return sum(launch.boundary.total for launch in self.launches)
+
+    @property
+    def dram(self) -> int:
+        return sum(launch.dram.total for launch in self.launches)
+
+
+@by_example
+def launch_figures(plan: Planned) -> Figures:
+    """Bytes, operations and the least time of every launch of a plan."""
+    moved = launches_moved(plan.programs, plan.program)
+    floor, addresses = least(moved, plan.program), addresses_of(plan.program)
+    cache = cache_of(plan.program.target)
+    cold, warm = dram_bytes([item.touches(addresses) for item in moved], cache)
+    least_cold, least_warm = dram_bytes([floor.touches(addresses)], cache)
+    launches = tuple(
+        _kernel(*row, plan.program)
+        for row in zip(plan.programs, plan.program.launches, moved, warm, _flops(plan.programs),
+                       strict=True)
+    )  # fmt: skip
+    one = Least(floor.boundary.total, least_warm[0].total, least_cold[0].total)
+    return Figures(launches, sum(item.total for item in cold), one)
+
+
+def _dram(before: int, after: int, floor: int) -> Traffic:
+    """What the cache keeps may be more where several kernels read it in turn than in one."""
+    return Traffic(before, after, min(before, after, floor))
 
 
 def _flops(programs: Sequence[TileProgram]) -> list[int]:
@@ -122,7 +166,7 @@ def _kernel(
     return KernelReport(
         launch.kernel.entry, region.id, region.kind, region.origin, moved.boundary, moved.reread,
         dram, flops, roofline_us(program.target, region.nodes, flops, dram.total),
-        item.kernel.schedule.to_dict(),
+        item.kernel.schedule.to_dict(), launch.kernel.programs,
     )  # fmt: skip
 
 

@@ -1,17 +1,14 @@
-"""Bytes through memory: what each kernel meets of its buffers, what every operator would if it ran
-alone, and the least that there can be. docs/report.md has the definitions."""
+"""Bytes through memory: what each kernel meets of its buffers, and the least that there can be.
+docs/report.md has the definitions."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from fuser.graph.ir import Graph, TensorType
-from fuser.graph.sizes import by_example, size_hint
+from fuser.graph.sizes import by_example
 from fuser.report.dram import Touch
-from fuser.report.report import nodes_before
 from fuser.runtime.device_layout import Addresses, lay_out
-from fuser.runtime.memory import Interval, align, plan_memory
 from fuser.runtime.plan_report import Bytes
 from fuser.runtime.program import BufferRef, Launch, Program
 from fuser.tilegen.coverage.reach import Reach, reach
@@ -76,7 +73,8 @@ def launches_moved(programs: Sequence[TileProgram], program: Program) -> list[Mo
     found = []
     for item, launch in zip(programs, program.launches, strict=True):
         kernel = launch.kernel  # the same code has the same accesses
-        key = kernel.entry, kernel.code, kernel.grid, kernel.sizes
+        code = (kernel.entry, kernel.code) if kernel.code else id(item.kernel.body)
+        key = code, kernel.grid, kernel.sizes
         if key not in known:
             met = reach(item.kernel)
             known[key] = [
@@ -126,49 +124,3 @@ def _union(parts: Sequence[Part]) -> Part:
     gaps = (p.read for p in parts if not any(a <= p.low and p.high <= b for a, b in whole))
     low, high = min(p.low for p in parts), max(p.high for p in parts)
     return Part(parts[0].ref, low, high, min(high - low, total + max(gaps, default=0)), 0)
-
-
-@by_example
-def operators_moved(graph: Graph) -> list[tuple[Bytes, list[Touch]]]:
-    """For every operator what it moves if it runs alone, and where: values between operators share
-    memory as those between kernels of a plan do."""
-    nodes = nodes_before(graph)
-    computed = {name for node in nodes for name in node.results}
-    same: dict[str, str] = {}  # results of views, and of what they are views
-    for node in graph.source:
-        # a copy over a whole tensor hands on a result of another operator
-        if node.kind == "view" and node.operands and not computed.issuperset(node.results[:1]):
-            same[node.results[0]] = same.get(node.operands[0], node.operands[0])
-    sizes: dict[str, int] = {}
-    made: dict[str, int] = {}
-    last: dict[str, int] = {}
-    for position, node in enumerate(nodes):
-        for name, type in (*zip(node.operands, node.inputs, strict=True),
-                           *zip(node.results, node.outputs, strict=True)):  # fmt: skip
-            root = same.get(name, name)
-            sizes[root] = max(sizes.get(root, 0), _bytes(type))
-            last[root] = position
-        for name in node.results:
-            made.setdefault(name, position)
-    names = list(made)
-    lives = [Interval(made[name], last[name], sizes[name]) for name in names]
-    offsets, top = plan_memory(lives, ALIGNMENT)
-    places = dict(zip(names, offsets, strict=True))
-    for name in (name for name in sizes if name not in made):  # inputs and weights
-        places[name], top = top, align(top + sizes[name], ALIGNMENT)
-    found = []
-    for node in nodes:
-        touches = []
-        for name, type, count in zip(node.operands, node.inputs, node.touched, strict=True):
-            size = _bytes(type)
-            read = min(size, size_hint(count) * type.dtype.bytes)
-            touches.append(Touch(places[same.get(name, name)], size, read, 0))
-        for name, type in zip(node.results, node.outputs, strict=True):
-            touches.append(Touch(places[name], _bytes(type), 0, _bytes(type)))
-        moved = Bytes(sum(t.read for t in touches), sum(t.written for t in touches))
-        found.append((moved, touches))
-    return found
-
-
-def _bytes(type: TensorType) -> int:
-    return size_hint(type.bytes)

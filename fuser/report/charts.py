@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from fuser.graph.units import byte_size, counted, microseconds, operations
+from fuser.report.breakdown import Part
 from fuser.report.markup import (
     escaped,
     percent,
@@ -55,6 +56,50 @@ def ticks(most: float, count: int = 8) -> list[float]:
     return [step * i for i in range(int(most / step + 1e-9) + 1)]
 
 
+def strip(launches: Sequence[Launch], whole: float, label: str, axis: bool = False) -> str:
+    """Kernels one after the other. whole: microseconds of the whole width; axis: with a scale."""
+    per_us, marks, x = WIDTH / whole, [], 0.0
+    for one in launches:
+        width = one.shown_time * per_us
+        bar = tag("rect", x=x, y=20.0, width=max(width, 0.4), height=28.0, class_="bar")
+        said = f"{', '.join(one.nodes[:3]) or one.name}: {microseconds(one.shown_time)}"
+        marks.append(tag("g", titled(said), bar, class_=f"k-{one.kind}"))
+        x += width
+    total = f"{label}, {microseconds(sum(one.shown_time for one in launches))}"
+    marks.append(tag("text", escaped(total), x=0.0, y=13.0))
+    if axis:
+        marks.append(_axis(whole, 52.0))
+    return svg(WIDTH, 76 if axis else 52, total, *marks)
+
+
+def bar(parts: Sequence[Part]) -> str:
+    """Where the time of a run goes: one bar, as wide as the run."""
+    whole = sum(part.us for part in parts) or 1.0
+    marks, x = [], 0.0
+    for part in parts:
+        width = WIDTH * part.us / whole
+        inner = [tag("rect", x=x, y=4.0, width=max(width, 0.4), height=32.0, class_="bar")]
+        if width > LETTER * len(part.label) + 8:
+            inner.append(tag("text", escaped(part.label), x=x + 5, y=24.0))
+        said = f"{part.label}: {microseconds(part.us)}, {percent(part.us, whole)} of the run"
+        marks.append(tag("g", titled(said), *inner, class_=f"k-{part.kind or 'other'}"))
+        x += width
+    marks.append(_axis(whole, 40.0))
+    return svg(WIDTH, 64, f"Where {microseconds(whole)} go", *marks)
+
+
+def _axis(whole: float, y: float) -> str:
+    """Microseconds under a picture of the width WIDTH, from y on."""
+    per_us = WIDTH / whole
+    marks = "".join(
+        tag("line", x1=at * per_us, x2=at * per_us, y1=y, y2=y + 5)
+        + tag("text", escaped(microseconds(at, tick=True)), x=at * per_us, y=y + 18,
+              text_anchor="start" if not at else "end" if at * per_us > WIDTH - 20 else "middle")
+        for at in ticks(whole)
+    )  # fmt: skip
+    return tag("g", marks, class_="axis")
+
+
 def timeline(record: Record, scale: float | None = None, here: bool = True) -> str:
     """The kernels of a run one after the other, each above its roofline time. scale: microseconds
     of the whole width. here: whether the page is about this report."""
@@ -78,14 +123,8 @@ def timeline(record: Record, scale: float | None = None, here: bool = True) -> s
             bar.append(tag("rect", x=x, y=48.0, width=low, height=14.0, class_="roof"))
             marks.append(linked(one, *bar, said=about(one, record.total), here=here))
             x += width
-    axis = "".join(
-        tag("line", x1=at * per_us, x2=at * per_us, y1=66.0, y2=71.0)
-        + tag("text", escaped(microseconds(at, tick=True)), x=at * per_us, y=84.0,
-              text_anchor="start" if not at else "end" if at * per_us > WIDTH - 20 else "middle")
-        for at in ticks(whole)
-    )  # fmt: skip
     label = f"{counted(len(record.launches), 'kernel')} over {microseconds(record.total)}"
-    return svg(WIDTH, 90, label, *marks, tag("g", axis, class_="axis"))
+    return svg(WIDTH, 90, label, *marks, _axis(whole, 66.0))
 
 
 def roofline(record: Record) -> str:

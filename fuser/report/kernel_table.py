@@ -10,6 +10,7 @@ from itertools import takewhile
 
 from fuser.graph.units import byte_size, counted, microseconds
 from fuser.report.record import Launch, Record
+from fuser.report.report import KernelReport
 from fuser.runtime.terminal import paragraphs, table, width
 from fuser.tilegen.schedule import settings
 
@@ -60,7 +61,7 @@ class Group:
         return sum(found) if found else None
 
 
-def own_names(launches: Sequence[Launch]) -> list[str]:
+def own_names(launches: Sequence[Launch] | Sequence[KernelReport]) -> list[str]:
     """A name for each launch that no other has: its region, as `fuser explain` calls it, and a
     number where a region has several kernels."""
     sizes, seen = Counter(one.region for one in launches), Counter[int]()
@@ -68,7 +69,7 @@ def own_names(launches: Sequence[Launch]) -> list[str]:
     for one in launches:
         seen[one.region] += 1
         part = f".{seen[one.region]}" if sizes[one.region] > 1 else ""
-        found.append(f"{one.label}{part}")
+        found.append(f"{one.kind}_{one.region}{part}")
     return found
 
 

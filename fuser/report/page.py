@@ -12,6 +12,7 @@ from typing import Any
 
 from fuser.graph.units import byte_size, counted, duration, microseconds, milliseconds, operations
 from fuser.report import charts, drawing
+from fuser.report.breakdown import sentence
 from fuser.report.difference import difference
 from fuser.report.markup import (
     escaped,
@@ -108,14 +109,10 @@ def _setting(record: Record) -> str:
 
 
 def _summary(record: Record) -> str:
-    kernels, boundary, dram = record.data["kernels"], record.boundary, record.dram
     cards = [
-        ("Kernels", f"{kernels['after']:,}",
-         f"{kernels['before']:,} without fusion, {fewer(kernels['before'], kernels['after'])}"),
-        ("Through memory", byte_size(boundary["after"]),
-         f"{fewer(boundary['before'], boundary['after'])}; floor {byte_size(boundary['floor'])}"),
-        ("DRAM, predicted", byte_size(dram["after"]),
-         f"{fewer(dram['before'], dram['after'])}; floor {byte_size(dram['floor'])}"),
+        (saved.label.capitalize(), f"{saved.before} → {saved.after}",
+         "; ".join(filter(None, (saved.ratio, saved.note))))
+        for saved in record.savings
     ]  # fmt: skip
     if record.is_measured:
         cards.append(
@@ -138,8 +135,23 @@ def _summary(record: Record) -> str:
         tag("div", tag("dt", escaped(name)), tag("dd", tag("b", escaped(value)), together(more)))
         for name, value, more in cards
     )
-    notes = "".join(map(_note, record.data.get("fallbacks") or ()))
-    return tag("dl", shown, class_="cards") + notes
+    unfused = (record.data.get("unfused") or {}).get("note")
+    notes = "".join(map(_note, (*(record.data.get("fallbacks") or ()), *filter(None, [unfused]))))
+    return tag("dl", shown, class_="cards") + notes + _fused(record)
+
+
+def _fused(record: Record) -> str:
+    """The kernels of a run without and with fusion, one above the other on one scale."""
+    if not record.unfused or not record.is_measured:
+        return ""
+    whole = max(record.total, sum(one.shown_time for one in record.unfused))
+    return "".join((
+        tag("h3", "Without fusion, with fusion"),
+        _note("Kernels in the order of a run, the width is the measured time, on one scale."),
+        charts.strip(record.unfused, whole, f"{counted(len(record.unfused), 'kernel')} without"),
+        charts.strip(record.launches, whole, f"{counted(len(record.launches), 'kernel')} with",
+                     axis=True),
+    ))  # fmt: skip
 
 
 def _legend(record: Record) -> str:
@@ -148,6 +160,18 @@ def _legend(record: Record) -> str:
         tag("li", tag("i", class_=f"k-{kind}", aria_hidden="true"), escaped(kind)) for kind in kinds
     )
     return tag("ul", marks, class_="legend", aria_label="Kinds of kernels")
+
+
+def _where(record: Record) -> str:
+    """The parts of a run, as a bar and in words."""
+    if not record.parts:
+        return ""
+    said = "".join(
+        tag("li", tag("a", together(one.sentence(record.total)), href=f"#k{one.kernel.at}"))
+        for one in record.verdicts
+    )
+    words = tag("p", together(sentence(record.parts)), class_="note")
+    return charts.bar(record.parts) + words + (tag("ol", said) if said else "")
 
 
 def _time(record: Record) -> str:
@@ -160,7 +184,7 @@ def _time(record: Record) -> str:
         " operations take."
         " The report was made without a run."
     )
-    parts = [_note(said), charts.timeline(record), _legend(record)]
+    parts = [_where(record), _note(said), charts.timeline(record), _legend(record)]
     if chart := charts.roofline(record):
         parts += [
             tag("h3", "Roofline"),

@@ -11,8 +11,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from fuser.errors import UsageError
+from fuser.report.breakdown import Part, breakdown
+from fuser.report.verdict import Measured, Verdict, verdicts
+from fuser.runtime.latency import Latency
+from fuser.runtime.plan_report import Device
+from fuser.runtime.savings import Saved, Saving, Traffic, savings
 
 MOST_SHOWN = 200
+THREE = ("before", "after", "floor")
+TIMES = ("median", "p90", "p99", "iterations")
 MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
@@ -21,14 +28,19 @@ FIELDS: dict[str, Any] = {
     "kernels.before": int, "kernels.after": int, "peak_memory_bytes": int, "compile_s": _NUMBER,
     "launches.*.name": str, "launches.*.kind": str, "launches.*.nodes": _NAMES,
     "launches.*.time_us": _MAYBE, "launches.*.schedule": dict, "launches.*.region": int,
+    "launches.*.programs": int,
     "launches.*.flops": int, "launches.*.roofline_us": _NUMBER,
     **{f"launches.*.{key}_bytes.{way}": int
        for key in ("boundary", "dram") for way in ("read", "written")},
     **{f"{key}_bytes.{when}": int
        for key in ("boundary", "dram") for when in ("before", "after", "floor")},
-    "latency_ms?.median": _NUMBER, "latency_ms?.p90": _NUMBER,
-    "latency_ms?.iterations": int, "target?.bandwidth": _NUMBER, "target?.flops_f32": _NUMBER,
-    "target?.flops_f16": _NUMBER, "dims": dict, "fallbacks": _NAMES, "precision": str,
+    "target?.bandwidth": _NUMBER, "target?.flops_f32": _NUMBER,
+    "target?.flops_f16": _NUMBER, "unfused?.note": str,
+    "profile?.device_us?": _NUMBER,
+    **{f"{at}latency_ms?.{key}": _NUMBER for at in ("", "unfused?.") for key in TIMES},
+    **{f"unfused?.launches.*.{key}": str for key in ("name", "kind")},
+    "unfused?.launches.*.nodes": _NAMES, "unfused?.launches.*.time_us": _NUMBER,
+    "dims": dict, "fallbacks": _NAMES, "precision": str,
     "details?.nodes.*.name": str, "details?.nodes.*.op": str, "details?.nodes.*.kind": str,
     "details?.nodes.*.reads": _NAMES,
     "details?.tensors.*.type": str, "details?.tensors.*.bytes": int,
@@ -82,6 +94,7 @@ class Launch:
     time: float | None
     schedule: Mapping[str, Any]
     counters: Mapping[str, float]
+    programs: int = 1
 
     @property
     def label(self) -> str:
@@ -127,7 +140,16 @@ class Record:
         """Raise one of MALFORMED unless all that a page needs is there."""
         if self.data["schema"] != 2:
             raise ValueError(f"its schema is {self.data['schema']}")
-        _ = self.title, self.nodes, self.tensors, self.texts, self.refusals
+        _ = (
+            self.title,
+            self.savings,
+            self.parts,
+            self.verdicts,
+            self.nodes,
+            self.tensors,
+            self.texts,
+            self.refusals,
+        )
         for path, kind in FIELDS.items():
             _check(self.data, path.split("."), kind)
         for at, item in enumerate(self.texts):
@@ -142,7 +164,7 @@ class Record:
                 item["boundary_bytes"]["read"], item["boundary_bytes"]["written"],
                 item["dram_bytes"]["read"] + item["dram_bytes"]["written"],
                 item["flops"], item["roofline_us"], item["time_us"], item["schedule"],
-                item.get("counters") or {},
+                item.get("counters") or {}, item["programs"],
             )
             for at, item in enumerate(self.data["launches"])
         )  # fmt: skip
@@ -150,6 +172,26 @@ class Record:
     @property
     def title(self) -> str:
         return f"{self.data['model']} on {self.data['device']}"
+
+    @cached_property
+    def savings(self) -> list[Saved]:
+        """What fusion saved, a line each."""
+        counts, data = self.data["kernels"], self.data
+        times = [data.get("latency_ms"), (data.get("unfused") or {}).get("latency_ms")]
+        fused, alone = (item and Latency(**item) for item in times)
+        memory, dram = (Traffic(*(way[key] for key in THREE)) for way in (self.boundary, self.dram))
+        kernels = Saving(counts["before"], counts["after"])
+        return savings(kernels, memory, dram, fused, alone)
+
+    @property
+    def unfused(self) -> tuple[Launch, ...]:
+        """The kernels of the plan without fusion, where they were timed."""
+        told = (self.data.get("unfused") or {}).get("launches") or ()
+        return tuple(
+            Launch(at, item["name"], -1, item["kind"], tuple(item["nodes"]), 0, 0, 0, 0, 0.0,
+                   item["time_us"], {}, {})
+            for at, item in enumerate(told)
+        )  # fmt: skip
 
     @property
     def device(self) -> str:
@@ -160,6 +202,29 @@ class Record:
     def boundary(self) -> Mapping[str, int]:
         """Bytes through memory: before, after, floor."""
         return cast("Mapping[str, int]", self.data["boundary_bytes"])
+
+    @property
+    def parts(self) -> list[Part]:
+        """Where the time of a run goes; empty where none was timed kernel by kernel."""
+        latency, profile = self.data.get("latency_ms"), self.data.get("profile")
+        if not (latency and profile and self.is_measured):
+            return []
+        kernels = [(one.kind, one.shown_time) for one in self.launches]
+        return breakdown(kernels, latency["median"] * 1e3, profile.get("device_us"))
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """What bounds the costliest kernels; empty where they were not timed."""
+        target = self.data.get("target")
+        if not target or not self.is_measured:
+            return []
+        kernels = [
+            Measured(
+                one.at, one.label, one.kind, one.shown_time, one.roofline, one.dram, one.programs
+            )
+            for one in self.launches
+        ]
+        return verdicts(kernels, Device(**target), self.data["precision"].split(" ")[0])
 
     @property
     def dram(self) -> Mapping[str, int]:

@@ -12,10 +12,9 @@ from fuser.runtime.plan_report import (
     KernelReport,
     RegionReport,
     Report,
-    Saving,
-    Traffic,
     Tuned,
 )
+from fuser.runtime.savings import Saving, Traffic
 
 __all__ = [
     "SCHEMA", "Comparison", "KernelReport", "RegionReport", "Report", "Saving", "Traffic", "Tuned",

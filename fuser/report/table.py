@@ -7,12 +7,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from fuser.graph.units import byte_size, counted, duration, milliseconds
-from fuser.runtime.plan_report import Report, Traffic
+from fuser.runtime.plan_report import Report
+from fuser.runtime.savings import ADVICE, is_slower
 from fuser.runtime.terminal import echo, styled, table
-
-
-def percent_saved(before: int, after: int) -> str:
-    return f"{100 * (1 - after / before):.0f} % saved" if before else "nothing to save"
 
 
 def print_report(
@@ -25,18 +22,9 @@ def print_report(
         echo(styled("inputs were random (seeded); give your own with -i", dim=True))
 
 
-def _saved(traffic: Traffic) -> str:
-    """Before, after and floor of one number."""
-    return (
-        f"{byte_size(traffic.before)} -> {byte_size(traffic.after)}"
-        f"  ({percent_saved(traffic.before, traffic.after)}; floor {byte_size(traffic.floor)})"
-    )
-
-
 def _rows(
     report: Report, outputs: Mapping[str, np.ndarray], plan: str
 ) -> Iterator[tuple[str, str]]:
-    kernels = report.kernels
     yield "model", f"{report.model} on {report.device}"
     if report.precision != "model":
         yield "precision", report.precision
@@ -45,12 +33,14 @@ def _rows(
         yield "numerics", ": ".join(filter(None, (report.numerics, ", ".join(inexact))))
     if report.dims:
         yield "dims", ", ".join(f"{name} = {size}" for name, size in report.dims.items())
-    saved = percent_saved(kernels.before, kernels.after)
-    yield "kernels", f"{kernels.before:,} -> {kernels.after:,}  ({saved})"
+    for saved in report.savings():
+        yield saved.label, str(saved)
+    if is_slower(report.latency_ms, report.unfused_ms):
+        yield "advice", ADVICE
+    if report.unfused and report.unfused.note:
+        yield "unfused", report.unfused.note
     if peer := report.peer:
         yield "peer", f"{peer['name']} {peer['version']} runs {counted(peer['kernels'], 'kernel')}"
-    yield "boundary bytes", _saved(report.boundary)
-    yield "DRAM bytes", f"{_saved(report.dram)}, predicted"
     if met := [launch for launch in report.launches if launch.kind == "collective"]:
         kinds = [launch.name for launch in met]
         counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))

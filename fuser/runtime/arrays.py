@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fuser.dtypes import BY_NAME, DType
+from fuser.dtypes import BY_NAME, COMPLEX_HINT, DType
 from fuser.errors import FeedError, UnsupportedDTypeError
 from fuser.runtime import driver
 from fuser.runtime.device_tensors import DeviceArray, HostArray, from_interface
@@ -32,7 +32,6 @@ _TORCH_NAMES = {
     "uint16": "u16", "uint8": "u8", "bool": "bool", "float8_e4m3fn": "f8e4m3fn",
     "float8_e4m3fnuz": "f8e4m3fnuz", "float8_e5m2": "f8e5m2", "float8_e5m2fnuz": "f8e5m2fnuz",
 }  # fmt: skip
-_COMPLEX_HINT = "pass its real and imaginary parts, such as torch.view_as_real(x)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +205,7 @@ def _unsupported(name: str, where: str) -> UnsupportedDTypeError:
     return UnsupportedDTypeError(
         f"{where} has elements of type {name}, which kernels do not know",
         where=where,
-        hint=_COMPLEX_HINT if "complex" in name else usual,
+        hint=COMPLEX_HINT if "complex" in name else usual,
     )
 
 

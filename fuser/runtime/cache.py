@@ -34,6 +34,12 @@ _PREFIX = len(MAGIC) + 32 + 8
 _ALIGNMENT = 64
 _log = logging.getLogger("fuser")
 
+COUNTS = 16
+"""The entries are listed again after this part of the limit was written: others write too."""
+
+_counted: dict[Path, tuple[int, int]] = {}
+"""Of a folder the bytes of its entries, and those of them that were written since a listing."""
+
 
 class KernelCache:
     """Entries under one folder. Never raises for what the disk does or holds: a bad entry is a
@@ -54,7 +60,6 @@ class KernelCache:
         self.note = ""
         self.enabled = True
         self.writable = True
-        self._bytes: int | None = None  # of all entries, counted on the first put
         problem = _open_folder(self.folder)
         if problem:
             self.enabled = False
@@ -147,11 +152,7 @@ class KernelCache:
             self.writable = False
             self._warn(f"cannot write to the kernel cache {self.folder}: {error.strerror}")
             return
-        if self._bytes is None:
-            self._bytes = sum(status.st_size for _, status in self._entries())
-        else:
-            self._bytes += sum(map(len, parts))
-        if self._bytes > self.limit_bytes:
+        if self._is_full(sum(map(len, parts))):
             self._evict()
 
     def holds(self, material: str) -> bool:
@@ -165,7 +166,7 @@ class KernelCache:
             with contextlib.suppress(OSError):
                 path.unlink()
                 count += 1
-        self._bytes = None
+        _counted.pop(self.folder, None)
         if self.failed_folder is not None:
             failed_kernels.clear(self.failed_folder)
         return count
@@ -193,6 +194,16 @@ class KernelCache:
             with contextlib.suppress(OSError):
                 yield path, path.lstat()
 
+    def _is_full(self, added: int) -> bool:
+        """Whether the entries are beyond the limit, after `added` bytes more. A listing takes long
+        where there are many, and every compile has a KernelCache: it is for all of a process."""
+        total, since = _counted.get(self.folder, (0, self.limit_bytes))
+        total, since = total + added, since + added
+        if since > self.limit_bytes // COUNTS:
+            total, since = sum(status.st_size for _, status in self._entries()), 0
+        _counted[self.folder] = total, since
+        return total > self.limit_bytes
+
     def _evict(self) -> None:
         """Remove the entries used longest ago until a fifth of the limit is free again."""
         entries = sorted(self._entries(), key=lambda entry: entry[1].st_mtime_ns)
@@ -203,12 +214,17 @@ class KernelCache:
             with contextlib.suppress(OSError):
                 path.unlink()
                 total -= status.st_size
-        self._bytes = total
+        _counted[self.folder] = total, 0
 
     def _warn(self, note: str) -> None:
         self.note = note
-        if not self._quiet:
+        if not self._quiet and note not in _told:
+            _told.add(note)
             _log.warning(note)
+
+
+_told: set[str] = set()
+"""Notes of this process: each is told once."""
 
 
 def _refusal_material(material: str) -> str:

@@ -12,28 +12,10 @@ from fuser.errors import UsageError
 from fuser.graph.numerics import Rewritten
 from fuser.graph.units import byte_size, duration, milliseconds
 from fuser.runtime.latency import Latency
+from fuser.runtime.savings import NO_TRAFFIC, Saved, Saving, Traffic, savings
 from fuser.runtime.shown import Shown, Summary
 
 SCHEMA = 2
-
-
-@dataclass(frozen=True)
-class Saving:
-    """A count before and after fusion."""
-
-    before: int
-    after: int
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """Bytes moved in one run: a kernel for each operator, the plan, and the least there can be.
-    packed: what kernels do not read because weights are codes of few bits."""
-
-    before: int
-    after: int
-    floor: int
-    packed: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,6 +51,8 @@ class KernelReport:
     flops: int
     roofline_us: float
     schedule: dict[str, Any] = field(default_factory=dict)
+    programs: int = 1
+    """Of its grid: what runs side by side at most."""
     time_us: float | None = None
     share: float | None = None
     counters: dict[str, float] | None = None
@@ -85,6 +69,7 @@ class KernelReport:
             "dram_bytes": asdict(self.dram),
             "flops": self.flops,
             "roofline_us": self.roofline_us,
+            "programs": self.programs,
             "time_us": self.time_us,
             "share": self.share,
             "counters": self.counters,
@@ -127,10 +112,12 @@ class RegionReport:
 @dataclass(frozen=True)
 class Profiled:
     """How kernels were measured. iterations: runs that each time is the median of. kernels_us: sum
-    of the times. counters: what read them; missing: why nothing did."""
+    of the times. device_us: of a run on a GPU, with its data in place. counters: what read them;
+    missing: why nothing did."""
 
     iterations: int
     kernels_us: float
+    device_us: float | None = None
     counters: str | None = None
     missing: str | None = None
 
@@ -179,6 +166,32 @@ class Comparison:
     compared: int = 0
 
 
+@dataclass(frozen=True)
+class Timed:
+    """A kernel of the plan without fusion, and microseconds it took."""
+
+    name: str
+    kind: str
+    nodes: tuple[str, ...]
+    time_us: float
+
+
+@dataclass(frozen=True)
+class Unfused:
+    """A run of the plan without fusion, in turns with the fused one. launches: empty where its
+    kernels were not timed. note: why it was not run."""
+
+    latency_ms: Latency | None = None
+    launches: tuple[Timed, ...] = ()
+    note: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        launches = [{**asdict(launch), "nodes": list(launch.nodes)} for launch in self.launches]
+        table = asdict(self)
+        return {"latency_ms": table["latency_ms"], "launches": launches, "note": self.note}
+
+
 @dataclass(repr=False)
 class Report(Shown):
     """What `plan.report()` gives. `to_dict` is the JSON of `fuser run --report`.
@@ -213,16 +226,27 @@ class Report(Shown):
     target: Device | None = None
     threads: int | None = None
     """Of a plan on a CPU."""
-    boundary: Traffic = Traffic(0, 0, 0)
-    dram: Traffic = Traffic(0, 0, 0)
-    dram_cold: Traffic = Traffic(0, 0, 0)
+    boundary: Traffic = NO_TRAFFIC
+    dram: Traffic = NO_TRAFFIC
+    dram_cold: Traffic = NO_TRAFFIC
     launches: tuple[KernelReport, ...] = ()
     forced: dict[str, Any] | None = None
     """What pins and forbidden pairs changed: kernels, bytes and seconds predicted by the
     partitioner, "unforced" and "forced"."""
+    unfused: Unfused | None = None
+    """The plan without fusion, where it was run beside this one."""
     peer: dict[str, Any] | None = None
     """A peer that ran beside the plan: its name, and the kernels it has."""
     profile: Profiled | None = None
+
+    def savings(self) -> list[Saved]:
+        """What fusion saved, a line each."""
+        return savings(self.kernels, self.boundary, self.dram, self.latency_ms, self.unfused_ms)
+
+    @property
+    def unfused_ms(self) -> Latency | None:
+        """The latency of the plan without fusion, where it was run."""
+        return self.unfused.latency_ms if self.unfused else None
 
     def to_dict(self, schema: int = SCHEMA) -> dict[str, Any]:
         """Plain data, the keys in the order of the schema, 1 or 2; what was not measured is None.
@@ -240,7 +264,9 @@ class Report(Shown):
             "dram_bytes": _three(self.dram),
             "dram_bytes_cold": _three(self.dram_cold),
             "packed_bytes": self.bytes.packed,
-            **{key: table[key] for key in ("latency_ms", "compile_s", "cache_hits")},
+            "latency_ms": table["latency_ms"],
+            "unfused": self.unfused and self.unfused.to_dict(),
+            **{key: table[key] for key in ("compile_s", "cache_hits")},
             "peak_memory_bytes": self.peak_memory_bytes,
             "tuned": table["tuned"],
             "fallbacks": list(self.fallbacks),
@@ -273,13 +299,10 @@ class Report(Shown):
         }
 
     def _summary(self) -> Summary:
-        kernels, traffic = self.kernels, self.boundary
-        saved = f"{kernels.before:,} -> {kernels.after:,}"
-        before, after, floor = map(byte_size, (traffic.before, traffic.after, traffic.floor))
-        moved = f"{before} -> {after} (floor {floor})"
+        saved = self.savings()
         facts = [
-            ("device", self.device), ("kernels", saved), ("bytes moved", moved),
-            ("memory", byte_size(self.peak_memory_bytes)), ("precision", self.precision),
+            ("device", self.device), *((item.label, str(item)) for item in saved),
+            ("peak memory", byte_size(self.peak_memory_bytes)), ("precision", self.precision),
             ("numerics", self.numerics),
             ("compiled in", duration(self.compile_s)),
             *((name, str(size)) for name, size in self.dims.items()),
@@ -287,7 +310,7 @@ class Report(Shown):
         ]  # fmt: skip
         if self.latency_ms is not None:
             facts.append(("latency", milliseconds(self.latency_ms.median)))
-        short = [self.device, f"kernels {saved}", f"bytes {moved}"]
+        short = [self.device, *(f"{one.label} {one.before} -> {one.after}" for one in saved)]
         return Summary(self.model, [], [], facts, short)
 
     @staticmethod

@@ -12,6 +12,7 @@ import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from fuser.serve.access_log import address_of, write
 from fuser.serve.models import VERSION, Model
 from fuser.serve.protocol import check_complete, find_input, find_output, read_parameters
 from fuser.serve.schema import SERVICE, schema
@@ -70,15 +71,24 @@ class Calls:
         call = getattr(self, name)
 
         async def answer(message: bytes, context: Any) -> Any:
+            began, code = time.monotonic(), grpc.StatusCode.INTERNAL
             try:
                 try:
                     request = read(message)
                 except DecodeError as error:
                     raise RequestError("the message cannot be read") from error
-                return await call(request)
+                found = await call(request)
+                code = grpc.StatusCode.OK
+                return found
             except RequestError as error:
                 code = _CODES.get(error.status, grpc.StatusCode.INTERNAL)
                 await context.abort(code, str(error))
+            except asyncio.CancelledError:
+                code = grpc.StatusCode.CANCELLED
+                raise
+            finally:
+                client = address_of(context.peer())
+                write(self._service.access_log, client, "grpc", name, code.name, began)
 
         return answer
 

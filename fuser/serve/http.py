@@ -10,6 +10,8 @@ from typing import Any
 
 from aiohttp import web
 
+from fuser.serve.access_log import write
+from fuser.serve.index_page import POLICY, index_page
 from fuser.serve.protocol import BINARY_HEADER, read_request, write_answer
 from fuser.serve.service import Service, internal
 from fuser.serve.tensors import RequestError
@@ -21,7 +23,8 @@ def application(service: Service) -> web.Application:
     """The application that answers for a service."""
     paths = Paths(service)
     app = web.Application(middlewares=[paths.errors], client_max_size=service.limits.request_bytes)
-    routes = [web.get("/metrics", paths.metrics), web.get("/v2", paths.server)]
+    routes = [web.get("/", paths.index), web.get("/metrics", paths.metrics)]
+    routes += [web.get("/v2", paths.server)]
     routes += [web.get(f"/v2/health/{kind}", paths.health) for kind in ("live", "ready")]
     for model in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
         routes += [
@@ -41,17 +44,32 @@ class Paths:
     @web.middleware
     async def errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Whatever goes wrong is an object of JSON with one string, as the protocol has it."""
+        began, status = time.monotonic(), 500
         try:
-            response = await handler(request)
-        except RequestError as error:
-            response = _json({"error": str(error)}, error.status)
-        except web.HTTPException as error:
-            response = _json({"error": error.reason}, error.status)
-            if "Allow" in error.headers:
-                response.headers["Allow"] = error.headers["Allow"]
+            try:
+                response = await handler(request)
+            except RequestError as error:
+                response = _json({"error": str(error)}, error.status)
+            except web.HTTPException as error:
+                response = _json({"error": error.reason}, error.status)
+                if "Allow" in error.headers:
+                    response.headers["Allow"] = error.headers["Allow"]
+            except asyncio.CancelledError:
+                status = 499  # the client is gone
+                raise
+            status = response.status
+        finally:
+            asked = f"{request.method} {request.rel_url.raw_path}"
+            write(self._service.access_log, request.remote or "-", "http", asked, status, began)
         if self._service.draining:
             response.force_close()
         return response
+
+    async def index(self, request: web.Request) -> web.Response:
+        return web.Response(
+            text=index_page(self._service.models, request.host), content_type="text/html",
+            headers={"Content-Security-Policy": POLICY},
+        )  # fmt: skip
 
     async def server(self, request: web.Request) -> web.Response:
         return _json(self._service.metadata())

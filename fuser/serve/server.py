@@ -13,6 +13,7 @@ from aiohttp import web
 
 from fuser.errors import UsageError
 from fuser.serve import grpc, http
+from fuser.serve.access_log import AccessLog
 from fuser.serve.models import Model
 from fuser.serve.service import Limits, Service
 
@@ -44,16 +45,18 @@ Told = Callable[[Service, Listening], None]
 async def serve(
     models: Sequence[Model], address: Address, limits: Limits, *,
     ready: Told = lambda service, listening: None, stop: asyncio.Event | None = None,
+    access_log: AccessLog | None = None,
 ) -> bool:  # fmt: skip
     """Answer until SIGTERM, SIGINT or `stop`; then accept nothing more, answer what was accepted,
-    and end. ready: called once the ports are open. Whether all accepted requests were answered
+    and end. ready: called once the ports are open. access_log: takes a line for
+    each request. Whether all accepted requests were answered
     within limits.drain_seconds. Raises UsageError where a port cannot be had."""
     stop = stop or asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         with contextlib.suppress(RuntimeError, ValueError):  # not in the main thread
             loop.add_signal_handler(number, stop.set)
-    service = Service(models, limits)
+    service = Service(models, limits, access_log)
     runner = web.AppRunner(
         http.application(service), access_log=None, handle_signals=False,
         shutdown_timeout=LINGER_SECONDS,

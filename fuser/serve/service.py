@@ -14,6 +14,7 @@ import numpy as np
 
 from fuser import __version__
 from fuser.errors import DeviceError, FuserError, LimitError, UsageError, nearest
+from fuser.serve.access_log import AccessLog
 from fuser.serve.batching import Batcher
 from fuser.serve.metrics import Metrics
 from fuser.serve.models import VERSION, Feeds, Model
@@ -38,8 +39,10 @@ class Limits:
 class Service:
     """Make it on the event loop that it answers on."""
 
-    def __init__(self, models: Sequence[Model], limits: Limits) -> None:
-        self.limits, self.metrics = limits, Metrics()
+    def __init__(
+        self, models: Sequence[Model], limits: Limits, access_log: AccessLog | None = None
+    ) -> None:
+        self.limits, self.metrics, self.access_log = limits, Metrics(), access_log
         self.draining = False
         self.inflight = 0
         """Requests that were accepted and are not answered yet."""

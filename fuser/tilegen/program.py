@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -58,6 +58,24 @@ class Packing:
         """The dtype that the array gets; None: it keeps its own."""
         return i32 if self.words else self.dtype
 
+    def type_of(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """The shape and dtype of what `apply` gives for an array of these."""
+        if self.mix:
+            shape = (len(self.mix), math.prod(shape) // len(self.mix[0]))
+        if self.transpose:
+            shape = tuple(shape[axis] for axis in self.transpose)
+        shape = self.reshape or shape
+        if self.pad:
+            shape = tuple(n + sum(pair) for n, pair in zip(shape, self.pad, strict=True))
+        shape = self.split or shape
+        if self.permute:
+            shape = tuple(shape[axis] for axis in self.permute)
+        if self.words:
+            shape = shape[: _whole(shape, WORD_BITS // self.words)]
+        return shape, dtype if self.stored is None else self.stored.numpy
+
     def apply(
         self, array: np.ndarray, allocate: Allocate = np.empty, copy: Copy = copy_elements
     ) -> np.ndarray:
@@ -93,9 +111,7 @@ def _words(array: np.ndarray, bits: int, allocate: Allocate) -> np.ndarray:
     """[..., c] codes of `bits` bits as [...] words, i32; the c that fill one may be those of
     several axes. In the order that codes have in memory, some words at a time, which stay in a
     cache until all of their codes are there."""
-    count, last = WORD_BITS // bits, len(array.shape)
-    while math.prod(array.shape[last:]) < count:
-        last -= 1
+    last = _whole(array.shape, WORD_BITS // bits)
     packed = allocate(array.shape[:last], np.dtype(np.int32))
     order = sorted(range(last), key=lambda axis: -abs(array.strides[axis]))
     source = array.transpose(*order, *range(last, array.ndim))
@@ -113,6 +129,14 @@ def _words(array: np.ndarray, bits: int, allocate: Allocate) -> np.ndarray:
             words |= codes
         target[here] = words
     return packed
+
+
+def _whole(shape: tuple[int, ...], count: int) -> int:
+    """Axes of the words that `count` codes each are put into."""
+    last = len(shape)
+    while math.prod(shape[last:]) < count:
+        last -= 1
+    return last
 
 
 AT_ONCE = 1 << 17

@@ -57,6 +57,38 @@ def test_unreadable_feed(fuser: Fuser, mlp: Path, tmp_path: Path, feed: str) -> 
     assert_one_line(fuser("run", mlp, "--device", "cpu", "-i", path), 2, file)
 
 
+@pytest.mark.parametrize(
+    ("feed", "wrong", "right"),
+    [
+        ("a=notes", "no file 'notes'", "for example -i x=FILE.npy"),
+        ("x=", "no file after the =", "-i x=FILE.npy"),
+        ("=array.npy", "no name before the =", "-i x=array.npy"),
+        ("array.npy", "of which input", "-i x=array.npy"),
+        ("x:array.npy", "of which input", "-i x=FILE.npy"),
+        ("x=feeds.npz", "names of its own", "-i feeds.npz"),
+        ("x=empty", "names of its own", "-i empty"),
+        ("empty", "no input_0.pb", "input_0.pb"),
+        ("x=notes.txt", "an .npy file", "numpy.save"),
+        ("notes.txt", "an .npz file", "-i FEEDS.npz"),
+        ("nothing", "no such file or folder", "-i x=FILE.npy, -i FEEDS.npz, or -i FOLDER"),
+    ],
+)
+def test_a_feed_of_another_form_is_shown_the_right_one(
+    fuser: Fuser, mlp: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, feed: str,
+    wrong: str, right: str,
+) -> None:  # fmt: skip
+    (tmp_path / "notes.txt").write_text("no array")
+    (tmp_path / "empty").mkdir()
+    np.save(tmp_path / "array.npy", np.zeros((2, 24), np.float32))
+    np.savez(tmp_path / "feeds.npz", x=np.zeros((2, 24), np.float32))
+    model = mlp.resolve()
+    monkeypatch.chdir(tmp_path)
+    assert input_name(model) == "x"
+    code, out, err = fuser("run", model, "--device", "cpu", "-i", feed)
+    assert_one_line((code, out, err), 2, f"-i {feed}: ", wrong)
+    assert right in err
+
+
 def test_broken_tensor_file(fuser: Fuser, mlp: Path, tmp_path: Path) -> None:
     (tmp_path / "input_0.pb").write_bytes(b"no tensor")
     assert_one_line(fuser("run", mlp, "--device", "cpu", "-i", tmp_path), 2, "input_0.pb")
@@ -70,6 +102,54 @@ def test_unknown_dim(fuser: Fuser, mlp: Path) -> None:
 @pytest.mark.parametrize("dim", ["batch", "batch=x", "batch=-1", "=3"])
 def test_malformed_dim(fuser: Fuser, mlp: Path, dim: str) -> None:
     assert_one_line(fuser("run", mlp, "--device", "cpu", "--dim", dim), 2, dim)
+
+
+@pytest.mark.parametrize(
+    ("dim", "wrong", "right"),
+    [
+        ("rows", "a name and a size with = between", "--dim rows=8"),
+        ("rows:3", "a name and a size with = between", "--dim rows=3"),
+        ("3", "a name and a size with = between", "--dim batch=3"),
+        ("=3", "no name before the =", "--dim batch=3"),
+        ("rows=", "no size after the =", "--dim rows=8"),
+        ("rows=x", "'x' is no size", "--dim rows=8"),
+        ("rows=1.5", "'1.5' is no size", "--dim rows=1"),
+        ("rows=\u00b2", "is no size", "--dim rows=8"),
+        ("rows=1..4", "'1..4' is no size", "--dim rows=1; a range is for --open of fuser compile"),
+        ("a=3,b=4", "'3,b=4' is no size", "one dim an option: --dim a=3 --dim b=4"),
+    ],
+)
+def test_a_dim_of_another_form_is_shown_the_right_one(
+    fuser: Fuser, mlp: Path, dim: str, wrong: str, right: str
+) -> None:
+    result = fuser("run", mlp, "--device", "cpu", "--dim", dim)
+    assert_one_line(result, 2, f"--dim {dim}: ", wrong)
+    assert result[2].rstrip().endswith(right)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("bench", "--batch", "\u00b2"), "--batch"),
+        (("compile", "--open", "batch=\u00b2..3"), "--open batch=1..64"),
+        (("compile", "--open", "=1..3"), "--open batch=1..64"),
+        (("serve", "--warm", "batch"), "--warm batch=8"),
+        (("serve", "--warm", "batch=\u00b2"), "--warm batch=8"),
+    ],
+)
+def test_other_options_of_sizes(
+    fuser: Fuser, mlp: Path, tmp_path: Path, arguments: tuple[str, ...], named: str
+) -> None:
+    command, *others = arguments
+    more = ["-o", tmp_path / "p.plan"] if command == "compile" else []
+    assert_one_line(fuser(command, mlp, *others, *more), 2, named)
+
+
+def test_a_number_of_the_environment(
+    fuser: Fuser, mlp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUSER_THREADS", "\u00b2")
+    assert_one_line(fuser("run", mlp), 2, "FUSER_THREADS", "whole number")
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,72 @@ def test_unsupported_ops_are_all_listed(fuser: Fuser, tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("operators", "words"),
+    [
+        (("com.example", "Frobnicate"), "fuser.register_host_op('com.example', 'Frobnicate', fun"),
+        (("com.microsoft", "Sampling"), "fuser.register_host_op('com.microsoft', 'Sampling', func"),
+        (("ai.onnx.ml", "LinearRegressor"), "fuser run --host allow"),
+    ],
+)
+def test_what_runs_an_operator_without_a_kernel_is_what_the_error_says(
+    fuser: Fuser, tmp_path: Path, operators: tuple[str, str], words: str
+) -> None:
+    domain, name = operators
+    node = helper.make_node(name, ["x"], ["y"], domain=domain)
+    if name == "LinearRegressor":
+        node.attribute.extend([
+            helper.make_attribute("coefficients", [1.0, 2.0, 3.0, 4.0]),
+            helper.make_attribute("targets", 1),
+        ])  # fmt: skip
+    path = write_model(tmp_path / "custom.onnx", [node])
+    model = onnx.load(path)
+    model.opset_import.extend([helper.make_opsetid(domain, 1)] if domain != "com.example" else [])
+    path.write_bytes(model.SerializeToString())
+    code, out, err = fuser("run", path, "--device", "cpu")
+    assert_one_line((code, out, err), 4, words)
+    by_option = "--host allow" in err
+    code, out, err = fuser("run", path, "--device", "cpu", "--host", "allow")
+    assert (code == 0) == by_option, err  # advice holds
+
+
+def test_advice_about_an_operator_of_a_caller_holds(tmp_path: Path) -> None:
+    import fuser as package
+    from fuser.errors import UnsupportedOpError
+
+    path = write_model(tmp_path / "custom.onnx", [one_node("Thrice", "x", "com.example")])
+    with pytest.raises(UnsupportedOpError) as found:
+        package.compile(path, device="cpu", dims={"n": 2})
+    exec(found.value.hint.split("in Python, ")[1].split(", then")[0],
+         {"fuser": package, "function": lambda x: 3 * x})  # fmt: skip
+    x = np.ones((2, 4), np.float32)
+    plan = package.compile(path, device="cpu", dims={"n": 2}, host="allow")
+    assert (plan.run({"x": x})["x_Thrice"] == 3).all()
+    with pytest.raises(UnsupportedOpError, match="run --host allow"):  # it is known there now
+        package.compile(path, device="cpu", dims={"n": 2})
+
+
+def test_sentences_of_invalid_models_are_whole(fuser: Fuser, tmp_path: Path) -> None:
+    broken = {
+        "order": [helper.make_node("Relu", ["h"], ["y"], name="late"), one_node("Relu", "h")],
+        "attribute": [helper.make_node("Cast", ["x"], ["y"], name="to_what")],
+        "unknown": [helper.make_node("Relu", ["x"], ["y"], bogus=1)],
+    }
+    said = {
+        "order": "however input 'h' of Relu node late is not output of any previous nodes (at",
+        "attribute": "Required attribute 'to' is missing (Cast node to_what) (at",
+        "unknown": "Unrecognized attribute: bogus for operator Relu (Relu node) (at",
+    }
+    for name, nodes in broken.items():
+        path = write_model(tmp_path / f"{name}.onnx", nodes)
+        assert_one_line(fuser("run", path, "--device", "cpu"), 3, said[name])
+    text = tmp_path / "broken.onnxtxt"
+    text.write_text("<ir_version: 8>\ng (float[2] x) => (float[2] y) { y = Relu(x }")
+    assert_one_line(
+        fuser("run", text, "--device", "cpu"), 3, "line: 2", "Expected character ) not found (at"
+    )
+
+
 def test_invalid_graph(fuser: Fuser, tmp_path: Path) -> None:
     path = write_model(tmp_path / "dangling.onnx", [helper.make_node("Add", ["x", "w"], ["y"])])
     assert_one_line(fuser("run", path, "--device", "cpu"), 3, "dangling.onnx")

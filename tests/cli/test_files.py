@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -187,3 +188,17 @@ def test_the_gpu_chooses_among_targets(
     assert targets[choose(targets, "auto")[0]].arch == arch
     with pytest.raises(DeviceError, match="nothing here runs one of them"):
         choose([TARGETS["sm_90a"], TARGETS["sm_89"]], 1) if capability < 89 else choose([], 0)
+
+
+@pytest.mark.parametrize("command", ["compile", "dump", "explain"])
+def test_help_spells_targets_alike(fuser: Fuser, command: str) -> None:
+    text = " ".join(fuser(command, "--help")[1].split())
+    assert "sm_75, sm_80, sm_90a, avx2, avx512 (or cpu-avx2, cpu-avx512), ...," in text
+    for name in re.findall(r"\b(?:cpu-)?(?:avx|sm_)\w+", text):
+        assert name.removeprefix("cpu-") in TARGETS
+
+
+def test_a_target_that_there_is_not_is_shown_the_nearest(fuser: Fuser, mlp: Path) -> None:
+    for given in ("cpu-avx3", "avx-512", "CPU-AVX5"):
+        code, _, err = fuser("dump", mlp, "--stage", "tile", "--target", given)
+        assert code == 2 and f"no target {given!r}" in err and "did you mean 'avx" in err

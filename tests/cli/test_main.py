@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -115,3 +116,33 @@ def test_a_defect_is_one_line(fuser: Fuser, mlp: Path, monkeypatch: pytest.Monke
     code, out, err = fuser("run", mlp)
     assert (code, out) == (70, "")
     assert len(err.splitlines()) == 1 and "KeyError" in err and "--debug" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        (["fuser", "b"], ["bench"]),
+        (["fuser", "run", "--host", ""], ["error", "allow"]),
+        (["fuserc", "run", "--compar"], ["--compare"]),
+    ],
+)
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_bash_completes_as_documented(
+    tmp_path: Path, words: list[str], completed: list[str]
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "command-line.md"
+    line = re.search(r"^eval .*bash_source fuser\)\"", page.read_text(), re.MULTILINE)
+    assert line is not None
+    for name in ("fuser", "fuserc"):
+        (tmp_path / name).write_text(f'#!/bin/sh\nexec {sys.executable} -m fuser "$@"\n')
+        (tmp_path / name).chmod(0o755)
+    script = (
+        f"{line[0]}\n"
+        'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _fuser_completion "$1"\n'
+        'printf "%s\\n" "${COMPREPLY[@]}"\n'
+    )
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", *words], capture_output=True, text=True,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.split()) == (0, completed), done.stderr

@@ -24,8 +24,9 @@ SCHEMA_1_KEYS = [
 SCHEMA_KEYS = [
     "schema", "model", "device", "target", "dims", "threads", "precision", "numerics",
     "rewrites", "kernels",
-    "boundary_bytes", "dram_bytes", "dram_bytes_cold", "packed_bytes", "latency_ms", "compile_s",
-    "cache_hits", "peak_memory_bytes", "tuned", "fallbacks", "forced", "profile", "launches",
+    "boundary_bytes", "dram_bytes", "dram_bytes_cold", "packed_bytes", "latency_ms", "unfused",
+    "compile_s", "cache_hits", "peak_memory_bytes", "tuned", "fallbacks", "forced",
+    "profile", "launches",
     "compare",
     "peer",
 ]  # fmt: skip
@@ -33,14 +34,14 @@ SCHEMA_KEYS = [
 
 LAUNCH_KEYS = [
     "name", "region", "kind", "nodes", "boundary_bytes", "reread_bytes", "dram_bytes", "flops",
-    "roofline_us", "time_us", "share", "counters", "schedule",
+    "roofline_us", "programs", "time_us", "share", "counters", "schedule",
 ]  # fmt: skip
 
 
 def test_run_prints_a_table(fuser: Fuser, mlp: Path) -> None:
     code, out, err = fuser("run", mlp, "--device", "cpu", "--dim", "batch=3")
     assert code == 0, err
-    for row in ("mlp.onnx on cpu", "batch = 3", "kernels", "saved", "floor", "median", "p90"):
+    for row in ("mlp.onnx on cpu", "batch = 3", "kernels", "fewer", "at least", "median", "p90"):
         assert row in out
     assert "peak memory" in out and "[3, 10]" in out and "random" in out
 

@@ -141,14 +141,14 @@ def test_what_fails_becomes_small() -> None:
     def values(trial: Program) -> Mapping[str, Input]:
         return numpy_check.values_of(trial)
 
-    small = shrunk(made, lambda trial: "floor" in trial.text(), values)
+    small = shrunk(made, lambda trial: "floor" in trial.text(), values, seconds=600)
     assert [s.text for s in small.statements] == ["np.floor(x0)"] and len(small.inputs) == 1
     assert small.inputs[0].array.size == 1
     assert signature(small) == "v = np.floor(v)"
 
 
 def options(**changed: object) -> argparse.Namespace:
-    plain = {"seed": 0, "programs": 4, "seconds": float("inf"), "jobs": 1, "chunk": 4, "limit": 20,
+    plain = {"seed": 0, "programs": 4, "seconds": float("inf"), "jobs": 1, "chunk": 4, "limit": 600,
              "left_out": ["bits"], "whole": False, "child": False}  # fmt: skip
     return argparse.Namespace(**{**plain, **changed})
 

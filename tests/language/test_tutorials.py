@@ -214,3 +214,21 @@ def test_a_script_writes_its_chart(
     module = modules["01_vector_add"]
     workbench.main("01_vector_add.py", module.check, module.plot)
     assert len(points_of(path.read_text())) == 2
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "01_vector_add"])
+def test_a_chart_without_pytorch_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modules: dict[str, ModuleType], name: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    path = tmp_path / "plot.svg"
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--device", "cpu", "--plot", str(path)])
+    monkeypatch.setitem(sys.modules, "torch", None)  # an import of it fails
+    with pytest.raises(SystemExit) as stop:
+        workbench.main(f"{name}.py", lambda device: None, modules[name].plot)
+    out, err = capsys.readouterr()
+    assert stop.value.code == 2 and f"{name}: right on cpu" in out
+    assert err == (
+        f"{name}.py: --plot measures beside PyTorch, which is not installed: pip install torch\n"
+    )
+    assert not path.exists()

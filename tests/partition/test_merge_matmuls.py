@@ -6,7 +6,7 @@ import pytest
 
 from fuser.graph.ir import Graph
 from fuser.partition import partition
-from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.kernels import emit_programs
 from fuser.target import SM_90A, Target
 from tests.partition.support import CPU, Net, check, kinds, ops
 

@@ -12,7 +12,7 @@ from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph, TensorType
 from fuser.graph.sizes import Sizes
 from fuser.partition import Options, Partition, partition
-from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.kernels import emit_programs
 from fuser.target import SM_80, SM_90A, Target
 from tests.interpreted import run_partition
 from tests.partition.support import CPU, kinds, ops

@@ -12,7 +12,7 @@ from fuser.graph.dims import symbol
 from fuser.graph.ir import Graph, TensorType, Value
 from fuser.graph.sizes import Sizes
 from fuser.partition import Partition, partition
-from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.kernels import emit_programs
 from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen import ops as tile_ops
 from tests import interpreted

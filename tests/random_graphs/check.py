@@ -18,7 +18,7 @@ from fuser.graph.passes import run_passes
 from fuser.partition import Options, partition
 from fuser.partition.region import Partition
 from fuser.pipeline.binding import bind_kernels
-from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.kernels import emit_programs
 from fuser.pipeline.tuning import emitted
 from fuser.runtime.plan import Plan
 from fuser.target import Target

@@ -17,7 +17,7 @@ from tests.random_graphs.coverage import Recorder, known, merged, report
 def arguments(**changed: object) -> argparse.Namespace:
     plain = {
         "seed": 0, "count": 5, "jobs": 1, "native_every": 0, "cuda_every": 0, "most_nodes": 12,
-        "edition": 2, "limit": 60.0, "seconds": float("inf"), "coverage": True, "strict": True,
+        "edition": 2, "limit": 600.0, "seconds": float("inf"), "coverage": True, "strict": True,
         "child": False,
     }  # fmt: skip
     return argparse.Namespace(**{**plain, **changed})

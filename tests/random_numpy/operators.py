@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from tests.fuzzing.draw import Drawing
 from tests.fuzzing.program import BASIC, EXACT, FOLD, FUNCTION, ORDER, SUM
 
@@ -128,7 +130,10 @@ def reduce(d: Drawing) -> None:
     several = not name.startswith("arg") and name != "median"
     extra = axes(d, x, several)
     if name in ("sum", "mean", "prod") and d.chance(0.1):
-        extra += f", dtype=np.{d.random.choice(('float32', 'float64', 'int64'))}"
+        dtype = d.random.choice(("float32", "float64", "int64"))
+        if not is_castable(d, x, dtype) or not np.size(d.value(x)):
+            return
+        extra += f", dtype=np.{dtype}"
     if name in ("var", "std") and d.chance(0.3):
         extra += ", ddof=1"
     d.attempt(f"np.{name}({x}{extra})", freedom)
@@ -233,13 +238,16 @@ def choose(d: Drawing) -> None:
 def cast(d: Drawing) -> None:
     x = d.pick()
     dtype = d.random.choice(CASTS)
-    value = d.value(x)
-    if d.is_float(x) and not dtype.startswith("float") and dtype != "bool":
-        if value.size and not (abs(value) < 100).all():  # what C leaves undefined
-            return
-        if dtype.startswith("u") and value.size and (value < 0).any():
-            return
-    d.attempt(f"{x}.astype(np.{dtype})")
+    if is_castable(d, x, dtype):
+        d.attempt(f"{x}.astype(np.{dtype})")
+
+
+def is_castable(d: Drawing, x: str, dtype: str) -> bool:
+    """Whether a cast is none of those that C leaves undefined."""
+    value = np.asarray(d.value(x))
+    if not d.is_float(x) or dtype.startswith("float") or dtype == "bool" or not value.size:
+        return True
+    return bool((abs(value) < 100).all() and not (dtype.startswith("u") and (value < 0).any()))
 
 
 def product(d: Drawing) -> None:
@@ -306,7 +314,9 @@ def change(d: Drawing) -> None:
         y = mate(d, view)
         pick = d.random.random()
         if pick < 0.4:
-            d.attempt(f"{view}[{index(d, view)}] = {y}", changes=view)
+            place = index(d, view)
+            if y in NUMBERS or is_castable(d, y, d.dtype(view)):
+                d.attempt(f"{view}[{place}] = {y}", changes=view)
         elif pick < 0.7:
             d.attempt(f"{view} {d.random.choice(('+=', '-=', '*='))} {y}", BASIC, changes=view)
         elif pick < 0.85:

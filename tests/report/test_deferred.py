@@ -12,7 +12,9 @@ import pytest
 
 import fuser
 from fuser.pipeline import reporting
+from fuser.pipeline.outline import KEPT_BYTES, Unfused
 from fuser.report import build as build_report
+from fuser.report.build import Planned
 from fuser.runtime.deferred import Deferred
 from models import build
 
@@ -50,16 +52,22 @@ def test_it_is_worked_out_once_and_late(model: onnx.ModelProto, asked: list[int]
     assert first.boundary.after > 0 and first.bytes.floor > 0
 
 
+def _is_small(array: np.ndarray, most: int) -> bool:
+    """Whether all elements lie in few bytes of memory."""
+    spans = zip(array.shape, array.strides, strict=True)
+    return sum((n - 1) * abs(step) for n, step in spans) + array.itemsize <= max(most, 8)
+
+
 def test_weights_are_not_kept_for_it(model: onnx.ModelProto) -> None:
     plan = fuser.compile(model, device="cpu", dims={"batch": 4})
     report = plan._reported
     assert isinstance(report, Deferred) and report._make is not None
-    (cut,) = (
-        cell.cell_contents for cell in report._make.__closure__ or ()
-        if hasattr(cell.cell_contents, "regions")
-    )  # fmt: skip
-    arrays = [node.attrs["value"] for node in cut.graph.nodes if node.op == "constant"]
-    assert arrays and all(set(array.strides) <= {0} for array in arrays)
+    cells = [cell.cell_contents for cell in report._make.__closure__ or ()]
+    (graph,) = (cell.cut.graph for cell in cells if isinstance(cell, Planned))
+    (unfused,) = (cell.graph for cell in cells if isinstance(cell, Unfused))
+    for nodes, most in ((graph.nodes, 0), (unfused.nodes, KEPT_BYTES)):
+        arrays = [node.attrs["value"] for node in nodes if node.op == "constant"]
+        assert arrays and all(_is_small(a, most) for a in arrays)
     plan.report()
     assert report._make is None
 

@@ -26,7 +26,7 @@ from fuser.graph.passes import run_passes
 from fuser.graph.rewrites import BY_NAME, REWRITES
 from fuser.partition import Options, partition
 from fuser.partition.passes import PASSES
-from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.kernels import emit_programs
 from fuser.target import SM_80, SM_90A, X86_64_V3, Target
 from tests.interpreted import run_partition
 from tests.test_packed_weights import n_bits

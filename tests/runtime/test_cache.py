@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ def test_round_trip(cache: KernelCache) -> None:
     assert cache.get("key2") is None
     assert (cache.hits, cache.misses) == (1, 2)
     assert oct(cache.folder.stat().st_mode & 0o777) == "0o700"
-    assert "1 entries" in cache.describe()
+    assert "1 entry" in cache.describe()
     assert cache.clear() == 1 and cache.get("key") is None
 
 
@@ -156,6 +157,37 @@ def test_the_least_recently_used_go(tmp_path: Path) -> None:
     cache.put_bytes("5", {}, payload)
     kept = [i for i in range(6) if cache.get_bytes(f"{i}")]
     assert kept == [0, 3, 4, 5]
+
+
+def test_the_entries_of_others_are_listed_seldom_and_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One listing serves all caches of a process until a sixteenth of the limit was written."""
+    listed, real = [], KernelCache._entries
+
+    def entries(cache: KernelCache) -> Any:
+        listed.append(cache)
+        return real(cache)
+
+    monkeypatch.setattr(KernelCache, "_entries", entries)
+
+    def put(name: str) -> KernelCache:
+        cache = KernelCache(tmp_path / "kernels", limit_bytes=320_000)
+        cache.put_bytes(name, {}, bytes(1000))
+        return cache
+
+    other = put("0")._path("other")
+    for i in range(1, 10):
+        put(f"{i}")
+    assert len(listed) == 1
+    other.parent.mkdir(exist_ok=True)
+    other.write_bytes(bytes(400_000))
+    os.utime(other, (1, 1))
+    last = [put(f"{i}") for i in range(10, 40)][-1]
+    assert not other.exists() and len(listed) < 6
+    assert all(last.get_bytes(f"{i}") for i in range(40))
+    last.clear()
+    assert last.size() == (0, 0)
 
 
 def test_concurrent_writers_and_readers(cache: KernelCache) -> None:

@@ -210,6 +210,8 @@ for what in ("compile", "InferenceSession", "nothing"):
         getattr(fuser, what)
     except AttributeError as error:
         said[what] = str(error)
+        if isinstance(error, fuser.FuserError):
+            said["has"] = f"{hasattr(fuser, what)} FuserError"
 kind = sys.argv[1]
 try:
     fuser.load(kind)
@@ -228,8 +230,10 @@ print(json.dumps([names, said, fuser.__version__, needs]))
     assert version == fuser.__version__
     for what in ("compile", "InferenceSession"):
         assert "fuser-runtime" in said[what] and "fuser-compiler" in said[what]
+        assert "pip uninstall fuser-runtime, then pip install fuser-compiler" in said[what]
     assert "fuser-compiler" not in said["nothing"]
-    assert said["load"].startswith("UsageError") and "fuser-compiler" in said["load"]
+    assert said["load"].startswith("CompilerAbsentError") and "fuser-compiler" in said["load"]
+    assert said["has"] == "False FuserError"  # and yet an error of fuser
     room = sum(file.stat().st_size for file in packages.rglob("*") if file.is_file())
     assert room < MOST_ROOM
     own = sum(f.stat().st_size for f in (packages / "fuser").rglob("*.py"))

@@ -71,9 +71,7 @@ def test_a_report_is_short() -> None:
         "bert", "cpu", Saving(700, 100), Traffic(1, 1, 1), 1.5, 0, 10,
         regions, fallbacks=("Resize <a>",), dims={"batch": 8}, boundary=traffic,
     )  # fmt: skip
-    assert repr(report) == (
-        "<Report bert; cpu, kernels 700 -> 100, bytes 12.0 MB -> 5.00 MB (floor 4.00 MB)>"
-    )
+    assert repr(report) == ("<Report bert; cpu, kernels 700 -> 100, memory 12.0 MB -> 5.00 MB>")
     rows = cells(report)
     assert ("batch", "8") in rows and ("fallback", "Resize <a>") in rows
     assert "regions" in report.to_dict(schema=1)

@@ -45,6 +45,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     workers.shutdown()
     name = fake_compiler.__name__
     monkeypatch.setattr(workers._pool, "entry", f"from {name} import main; main()", raising=False)
+    monkeypatch.setattr(workers, "LOOK_SECONDS", 0.15)
     yield
     workers.shutdown()
 
@@ -222,7 +223,7 @@ def test_the_limit_of_a_compile_ends_its_workers() -> None:
         while True:
             yield job("good", 10)
 
-    with limited(Limits(seconds=3)), pytest.raises(LimitError, match="longer than 3 s"):
+    with limited(Limits(seconds=0.5)), pytest.raises(LimitError, match=r"longer than 0\.5 s"):
         list(compile_all(make(), processes=1))
     assert not workers._pool.busy
 
@@ -297,7 +298,7 @@ def test_workers_end_with_a_killed_parent() -> None:
     assert parent.stdout is not None
     worker, server = map(int, parent.stdout.readline().split())
     before = processor_seconds(worker)
-    wait_until(lambda: processor_seconds(worker) > before + 1.5)  # the call into LLVM
+    wait_until(lambda: processor_seconds(worker) > before + 0.5)  # the call into LLVM
     parent.kill()
     parent.wait()
     parent.stdout.close()

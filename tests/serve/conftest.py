@@ -20,6 +20,7 @@ pytest.importorskip("grpc", reason="the extra `serve` is not installed")
 pytest.importorskip("prometheus_client", reason="the extra `serve` is not installed")
 
 from fuser.serve import server
+from fuser.serve.access_log import AccessLog
 from fuser.serve.models import Model
 from fuser.serve.opening import open_model
 from fuser.serve.service import Limits, Service
@@ -63,7 +64,9 @@ class Running:
 
 
 @contextmanager
-def running(models: Sequence[Model], **limits: Any) -> Iterator[Running]:
+def running(
+    models: Sequence[Model], access_log: AccessLog | None = None, **limits: Any
+) -> Iterator[Running]:
     """A server until the block ends; it must have answered everything by then."""
     found: list[Running] = []
     answered: list[bool] = []
@@ -83,7 +86,9 @@ def running(models: Sequence[Model], **limits: Any) -> Iterator[Running]:
 
             address = server.Address(http_port=0, grpc_port=0)
             answered.append(
-                await server.serve(models, address, Limits(**limits), ready=ready, stop=stop)
+                await server.serve(
+                    models, address, Limits(**limits), ready=ready, stop=stop, access_log=access_log
+                )
             )
 
         try:

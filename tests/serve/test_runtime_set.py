@@ -78,7 +78,9 @@ def test_it_serves_plans(start: Start, options: list[str], tmp_path: Path) -> No
     ("arguments", "code", "said"),
     [
         (["--help"], 0, "serve"),
-        (["run", "model.onnx"], 2, "fuser run is not here: this is fuser-runtime"),
+        (["run", "model.onnx"], 2, "fuser run is a command of the compiler, and this is fuser-run"),
+        (["run", "model.onnx"], 2, "fuser.load(PLAN).run(feeds), run plans; for all of fuser: pip"),
+        (["compile", "model.onnx"], 2, "pip uninstall fuser-runtime, then pip install fuser-comp"),
         (["serve", "model.onnx"], 2, "model.onnx is no plan file, and this is fuser-runtime"),
         (["explode"], 2, "No such command"),
     ],

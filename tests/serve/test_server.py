@@ -66,7 +66,7 @@ def test_metadata_and_health(service: Running) -> None:
         assert json.loads(service.ask(path)[2]) == expected
         assert service.ask(f"{path}/ready")[0] == 200
     assert service.ask("/v2/health/live")[0] == service.ask("/v2/health/ready")[0] == 200
-    for path in ("/v2/models/none", "/v2/models/none/ready", "/v2/models/mlp/versions/2", "/"):
+    for path in ("/v2/models/none", "/v2/models/none/ready", "/v2/models/mlp/versions/2", "/v3"):
         status, _, body = service.ask(path)
         assert status == 404 and json.loads(body)["error"]
     status, headers, _ = service.ask("/v2/models/mlp/infer")

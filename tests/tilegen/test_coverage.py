@@ -14,7 +14,7 @@ from fuser.graph.dims import symbol
 from fuser.graph.ir import Graph, TensorType
 from fuser.graph.sizes import Sizes
 from fuser.partition import Options, partition
-from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.kernels import emit_programs
 from fuser.tilegen.coverage import Proof, prove_order, prove_reads, prove_region, prove_whole
 from fuser.tilegen.coverage.access import Access, loads_of, stores_of
 from fuser.tilegen.coverage.box import Box, box_of, tile_exactly

@@ -15,7 +15,7 @@ from fuser.backend.cpu import lower_to_llvm
 from fuser.frontends.onnx.model import open_model
 from fuser.graph.numerics import using
 from fuser.partition import partition
-from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.kernels import emit_programs
 from fuser.target import TARGETS, X86_64_V3, X86_64_V4, Target
 from fuser.tilegen.emit.digits import MOST
 from tests.interpreted import run_partition

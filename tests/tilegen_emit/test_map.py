@@ -7,7 +7,7 @@ import pytest
 
 from fuser import dtypes
 from fuser.graph.evaluate import evaluate
-from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.kernels import emit_programs
 from fuser.tilegen.emit import emit
 from fuser.tilegen.schedule import Schedule
 from tests.interpreted import CPU, TARGETS, check, one_region, run_programs

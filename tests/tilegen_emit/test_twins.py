@@ -7,8 +7,7 @@ from onnx import numpy_helper, parser
 from benchmarks.compile_growth import SHAPES
 from fuser.graph.ir import Graph
 from fuser.partition import partition
-from fuser.pipeline.compiler import emit_programs
-from fuser.pipeline.kernels import programs_of
+from fuser.pipeline.kernels import emit_programs, programs_of
 from fuser.target import SM_90A, X86_64_V3, Target
 from fuser.tilegen.emit.twins import Twins, form_of
 from fuser.tilegen.program import TileProgram

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from fuser.target import Target, cpu_target
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
+@functools.cache
 def host_target() -> Target:
     """The CPU target of this machine: LLVM's name and features, vector width, cores and caches."""
     features = llvm.host_features()

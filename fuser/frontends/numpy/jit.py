@@ -19,7 +19,7 @@ from functools import update_wrapper
 from types import FunctionType, MethodType
 from typing import Any
 
-from fuser.errors import FeedError, UsageError, names_keywords
+from fuser.errors import ArgumentTypeError, FeedError, UsageError, names_keywords
 from fuser.forks import cached_property, new_lock
 from fuser.frontends.numpy.arguments import Arguments
 from fuser.frontends.numpy.loops import Looped
@@ -335,7 +335,10 @@ def _jitted(function: Any, options: tuple[Any, ...]) -> Any:
 
 
 def _taken_apart(function: Any) -> tuple[Any, tuple[Any, ...]]:
-    """A bound method, or an object that can be called, as a function and that object."""
+    """A bound method, or an object that can be called, as a function and that object. Raises
+    ArgumentTypeError for what cannot be called."""
+    if not callable(function):
+        raise ArgumentTypeError(f"a function of arrays is traced, not a {type(function).__name__}")
     if isinstance(function, MethodType):
         return function.__func__, (function.__self__,)
     called = inspect.getattr_static(type(function), "__call__", None)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fuser.dtypes import from_numpy
 from fuser.errors import FeedError, NumberRangeError
 from fuser.frontends.numpy.trace import ArraySpec
 from fuser.runtime.feeds import host_array
@@ -26,6 +27,8 @@ def spec_of(name: str, leaf: Any) -> ArraySpec:
         raise NumberRangeError(
             f"argument {name!r} is {leaf}, which int64 does not hold", hint="pass a float"
         )
+    if isinstance(leaf, complex):
+        from_numpy(np.dtype(type(leaf)), f"argument {name!r}")
     if type(leaf) in (bool, int, float):
         return ArraySpec((), np.asarray(leaf).dtype, type(leaf))
     if isinstance(leaf, np.ndarray):

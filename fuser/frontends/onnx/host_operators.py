@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
@@ -51,6 +51,23 @@ def _value(item: Any) -> Any:
 def evaluator(model: ModelProto) -> ReferenceEvaluator:
     """What runs a model on the host, operator by operator. Raises what the onnx package raises."""
     return ReferenceEvaluator(model, new_ops=list(_OPERATORS.values()))
+
+
+def runs_on_host(domain: str, name: str, opset: int) -> bool:
+    """Whether the host has code for an operator: the onnx package's, fuser's or a caller's."""
+    node = NodeProto(op_type=name, domain=domain, output=["y"])
+    model = ModelProto(
+        ir_version=8,
+        opset_import=[helper.make_opsetid(key, n) for key, n in {"": 17, domain: opset}.items()],
+        graph=GraphProto(name="one", node=[node], output=[ValueInfoProto(name="y")]),
+    )
+    try:
+        evaluator(model)
+    except NotImplementedError:
+        return False
+    except Exception:  # it knows the operator, and misses its attributes
+        return True
+    return True
 
 
 def non_max_suppression(

@@ -18,7 +18,13 @@ import numpy as np
 
 from fuser.config import within
 from fuser.dtypes import DType
-from fuser.errors import FeedError, InvalidModelError, UnsupportedError, UsageError
+from fuser.errors import (
+    FeedError,
+    InvalidModelError,
+    UnsupportedError,
+    UnsupportedOpError,
+    UsageError,
+)
 from fuser.frontends.onnx.importer import (
     MappedModel,
     check_types,
@@ -272,13 +278,31 @@ def compile_new(
 
 @contextmanager
 def host_named() -> Iterator[None]:
-    """Errors of what has no kernel name the option that runs it."""
+    """Errors of what has no kernel name what runs it: the host, where it has code for the
+    operators, else a function of the caller's."""
     try:
         yield
     except UnsupportedError as error:
         way = 'host="allow" (fuser run --host allow) runs it on the host'
+        if unknown := _unknown_to_host(error):
+            calls = " and ".join(
+                f"fuser.register_host_op({domain!r}, {name!r}, function)"
+                for domain, name in unknown[:3]
+            )
+            more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+            way = f'in Python, {calls}{more}, then host="allow", run it on the host'
         error.hint = f"{error.hint}, or: {way}" if error.hint else way
         raise
+
+
+def _unknown_to_host(error: UnsupportedError) -> list[tuple[str, str]]:
+    """Domain and name of operators that the host has no code for either."""
+    if not isinstance(error, UnsupportedOpError) or not error.operators:
+        return []
+    from fuser.frontends.onnx.host_operators import runs_on_host
+
+    return [(domain, name) for domain, name, opset in error.operators
+            if not runs_on_host(domain, name, opset)]  # fmt: skip
 
 
 def reference(

@@ -22,6 +22,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from fuser.graph.compose import attention_scale
+
 
 @torch.library.custom_op("fuser::attention", mutates_args=())
 def _whole(
@@ -47,7 +49,7 @@ def _backward(
     """The gradients of q, k and v where `out` has the gradient `grad`. This runs where a graph is
     left to PyTorch; kernels of fuser have the handler of this name in the importer."""
     wide = torch.promote_types(q.dtype, torch.float32)
-    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    factor = attention_scale(q.shape[-1]) if scale is None else scale
     times = q.shape[-3] // k.shape[-3] if grouped else 1
     keys, values = k.to(wide), v.to(wide)
     if times != 1:

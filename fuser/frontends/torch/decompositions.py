@@ -2,16 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """PyTorch's table of core ATen, less what the partitioner knows whole: attention. The LSTM
-    layer that PyTorch keeps for a library of its own is taken apart as well."""
+    """For a program that is traced: PyTorch's table of core ATen, less what the partitioner knows
+    whole: attention. The LSTM layer that PyTorch keeps for a library of its own is taken apart as
+    well. Operators of users' libraries that are made of others need no entry: tracing goes through
+    them."""
+    return dict(_traced(False))
+
+
+def training_decompositions() -> dict[Any, Callable[..., Any]]:
+    """The same, and norms, softmax and activations as their parts: of those PyTorch keeps a few
+    numbers a row for the backward graph, which computes the rest again."""
+    return dict(_traced(True))
+
+
+def exported_decompositions() -> dict[Any, Callable[..., Any]]:
+    """For a program that was exported, in which operators of users' libraries are still whole."""
     import torch
 
-    table: dict[Any, Callable[..., Any]] = dict(torch.export.default_decompositions())
+    return _changed(dict(torch.export.default_decompositions()))
+
+
+@functools.cache
+def _traced(training: bool) -> Mapping[Any, Callable[..., Any]]:
+    """PyTorch asks every library for its operators: a table takes a tenth of a second."""
+    import torch
+
+    if not training:
+        return exported_decompositions()
+    aten = torch.ops.aten
+    whole = ("_softmax", "_log_softmax", "gelu", "native_layer_norm", "native_group_norm")
+    names = [getattr(aten, name).default for name in whole]
+    batch_norms = ("_native_batch_norm_legit_functional", "_batch_norm_with_update_functional")
+    names += [getattr(aten, name).default for name in (*batch_norms, "batch_norm_backward")]
+    table = {**_traced(False), **torch._decomp.get_decompositions(names)}
+    from fuser.frontends.torch.pools import max_pool_backward
+
+    for name in ("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward"):
+        table[getattr(aten, name).default] = max_pool_backward
+    from fuser.frontends.torch.attention import BACKWARD
+
+    for name, function in BACKWARD.items():
+        if hasattr(aten, name):
+            table[getattr(aten, name).default] = function
+    return table
+
+
+def _changed(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    import torch
+
     for name in ("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"):
         table.pop(getattr(torch.ops.aten, name).default, None)
     taken_apart = [getattr(torch.ops.aten, name) for name in ("dist", "grid_sampler_2d", "ldexp")]
@@ -23,29 +67,6 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table[torch.ops.aten.mkldnn_rnn_layer.default] = _lstm_layer
     table[torch.ops.aten._thnn_fused_lstm_cell.default] = lstm_cell
     table[torch.ops.aten._thnn_fused_gru_cell.default] = gru_cell
-    return table
-
-
-def training_decompositions() -> dict[Any, Callable[..., Any]]:
-    """The same, and norms, softmax and activations as their parts: of those PyTorch keeps a few
-    numbers a row for the backward graph, which computes the rest again."""
-    import torch
-
-    aten = torch.ops.aten
-    whole = ("_softmax", "_log_softmax", "gelu", "native_layer_norm", "native_group_norm")
-    names = [getattr(aten, name).default for name in whole]
-    batch_norms = ("_native_batch_norm_legit_functional", "_batch_norm_with_update_functional")
-    names += [getattr(aten, name).default for name in (*batch_norms, "batch_norm_backward")]
-    table = {**decompositions(), **torch._decomp.get_decompositions(names)}
-    from fuser.frontends.torch.pools import max_pool_backward
-
-    for name in ("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward"):
-        table[getattr(aten, name).default] = max_pool_backward
-    from fuser.frontends.torch.attention import BACKWARD
-
-    for name, function in BACKWARD.items():
-        if hasattr(aten, name):
-            table[getattr(aten, name).default] = function
     return table
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fuser.errors import FeedError, UnsupportedError, UsageError
-from fuser.frontends.torch.decompositions import decompositions
+from fuser.frontends.torch.decompositions import exported_decompositions
 from fuser.frontends.torch.importer.registry import dtype_of
 from fuser.frontends.torch.program import FxProgram, Options
 from fuser.frontends.torch.saved import Record, save
@@ -32,7 +32,7 @@ class CompiledProgram:
         from torch.export.graph_signature import InputKind, OutputKind
 
         shapes = _result_shapes(exported)
-        self._exported = exported = exported.run_decompositions(decompositions())
+        self._exported = exported = exported.run_decompositions(exported_decompositions())
         if _result_shapes(exported) != shapes:
             raise UnsupportedError(
                 "PyTorch takes this program apart into one with results of other shapes: "

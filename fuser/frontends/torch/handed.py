@@ -14,9 +14,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
+from itertools import combinations, starmap
 from typing import Any
 
-from fuser.frontends.torch.layouts import Layout, count, layout_of, overlaps
+from fuser.frontends.torch.layouts import Layout, are_apart, count, layout_of, overlaps
 from fuser.frontends.torch.tensors import is_tensor
 from fuser.frontends.torch.views import Lifted, is_size, is_view, view_maker
 
@@ -188,8 +189,8 @@ class _Search:
         return known and all(map(is_size, others))
 
     def _add(self, chains: dict[int, list[Any]]) -> None:
-        """Let the module return what results are views of, where that is no more work than to
-        write them alone."""
+        """Let the module return what results are views of, where they may share elements, or where
+        that is no more work than to write them alone."""
         groups: dict[Any, list[int]] = {}
         for place, chain in chains.items():
             if len(chain) > 1 and chain[-1] not in self.inputs and self._source(chain) is None:
@@ -203,9 +204,12 @@ class _Search:
                 is_wanted = len(places) > 1
             else:
                 has_gaps = any((one := layout_of(x)) and one.order is None for x in values)
-                is_wanted = has_gaps and (
-                    any(map(overlaps, values))
-                    or 2 * sum(map(count, values)) >= count(root.meta["val"])
+                is_wanted = not all(starmap(are_apart, combinations(values, 2))) or (
+                    has_gaps
+                    and (
+                        any(map(overlaps, values))
+                        or 2 * sum(map(count, values)) >= count(root.meta["val"])
+                    )
                 )
             if is_wanted:
                 self.added.append(root)

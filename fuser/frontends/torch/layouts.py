@@ -107,6 +107,22 @@ def overlaps(value: Any) -> bool:
     return False
 
 
+def are_apart(one: Any, other: Any) -> bool:
+    """Whether two views of a traced tensor share no element, whatever the symbols are: one ends
+    in memory before the other begins."""
+    ends = []
+    for value in (one, other):
+        shape, strides, start = value.shape, value.stride(), value.storage_offset()
+        if any(type(number) is not int for number in (*shape, *strides, start)):
+            return False
+        if 0 in shape:
+            return True
+        steps = ((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+        ends.append((start, start + sum(steps)))
+    (first, last), (start, end) = ends
+    return bool(last < start or end < first)
+
+
 def count(value: Any) -> int:
     """How many elements a traced tensor has, at the sizes that it was traced with."""
     return math.prod(map(hint, value.shape))

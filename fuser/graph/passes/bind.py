@@ -70,5 +70,4 @@ def _bind_type(type: TensorType, dims: Mapping[str, int]) -> TensorType:
 def _bind_source(node: SourceNode, dims: Mapping[str, int]) -> SourceNode:
     inputs = tuple(_bind_type(type, dims) for type in node.inputs)
     outputs = tuple(_bind_type(type, dims) for type in node.outputs)
-    touched = tuple(substitute(count, dims) for count in node.touched)
-    return replace(node, inputs=inputs, outputs=outputs, touched=touched)
+    return replace(node, inputs=inputs, outputs=outputs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fuser.dtypes import i32
+from fuser.dtypes import f32, i32
 from fuser.graph.ir import Node
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
@@ -79,7 +79,12 @@ def _rank(
 
 
 def sort_key(em: Emission, x: Piece) -> Piece:
-    """What is compared: NaN counts as the greatest number."""
+    """What is compared. Of floats integers in the same order, -0 as 0 and NaN as the greatest."""
     if not x.dtype.is_float:
         return x
-    return em.map("select", em.map("is_nan", x), Piece(x.dtype, splat=float("inf")), x)
+    wide = em.cast(x, f32) if x.dtype.bits < f32.bits else x
+    bits = em.map("float_bits", em.map("add", wide, Piece(wide.dtype, splat=0.0)))
+    most = Piece(bits.dtype, splat=bits.dtype.highest)
+    sign = em.map("shift_right", bits, Piece(bits.dtype, splat=bits.dtype.bits - 1))
+    ordered = em.map("bitwise_xor", bits, em.map("bitwise_and", sign, most))
+    return em.map("select", em.map("is_nan", wide), most, ordered)

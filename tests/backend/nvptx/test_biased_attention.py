@@ -12,7 +12,7 @@ from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.simulate.protocol import verify_protocol
 from fuser.frontends.onnx.model import open_model
 from fuser.partition import partition
-from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.kernels import emit_programs
 from fuser.target import SM_90A
 
 

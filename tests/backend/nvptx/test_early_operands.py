@@ -10,7 +10,7 @@ from fuser.backend.nvptx import gpu_text, mechanisms
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph
 from fuser.partition import partition
-from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.kernels import emit_programs
 from fuser.target import SM_90A
 from tests import interpreted
 from tests.backend.nvptx.simulated import simulated

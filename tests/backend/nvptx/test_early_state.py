@@ -23,7 +23,7 @@ from fuser.graph.passes import run_passes
 from fuser.graph.sizes import Sizes, size_hint
 from fuser.partition import partition
 from fuser.partition.options import Options
-from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.kernels import emit_programs
 from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.parse import parse_kernel

@@ -19,7 +19,7 @@ from fuser.graph.ir import Graph, TensorType
 from fuser.graph.ops.registry import build
 from fuser.graph.passes import run_passes
 from fuser.partition import partition
-from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.kernels import emit_programs
 from fuser.target import SM_80, SM_90A, X86_64_V3, Target
 from fuser.tilegen import ops
 from fuser.tilegen.interpret import run

@@ -15,7 +15,7 @@ from fuser.backend.nvptx.stream_plan import _rows_stay_apart
 from fuser.dtypes import f16
 from fuser.frontends.onnx.model import open_model
 from fuser.partition import partition
-from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.kernels import emit_programs
 from fuser.target import SM_90A
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op

@@ -13,7 +13,7 @@ from fuser.backend.nvptx.multicast import _program_axes
 from fuser.backend.nvptx.order import growing_axes
 from fuser.dtypes import f32
 from fuser.partition import partition
-from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.kernels import emit_programs
 from fuser.target import SM_90A
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import axis, index

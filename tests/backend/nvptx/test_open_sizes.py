@@ -21,7 +21,8 @@ from fuser.graph.dims import parse
 from fuser.graph.passes import run_passes
 from fuser.graph.sizes import Sizes, evaluate, guard_from_list
 from fuser.partition import Options, partition
-from fuser.pipeline.compiler import Compiled, compile_kernels, emit_programs
+from fuser.pipeline.compiler import Compiled, compile_kernels
+from fuser.pipeline.kernels import emit_programs
 from fuser.runtime.device_code import map_arguments
 from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.parse import parse_kernel, sizes_of

@@ -11,7 +11,7 @@ from fuser.backend.nvptx import compile_kernel
 from fuser.frontends.onnx.importer import import_onnx
 from fuser.graph.passes import run_passes
 from fuser.partition import partition
-from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.kernels import emit_programs
 from fuser.target import SM_80, SM_90A, Target
 
 

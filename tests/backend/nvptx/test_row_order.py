@@ -17,7 +17,7 @@ from fuser.backend.nvptx.layout import Layout
 from fuser.frontends.onnx.model import open_model
 from fuser.graph.numerics import using
 from fuser.partition import partition
-from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.kernels import emit_programs
 from fuser.target import TARGETS
 from fuser.tilegen import ops
 from models import TINY, build

@@ -17,7 +17,7 @@ from fuser.backend.nvptx.emit.elementwise import _ERF_LOGIT, _HALF_ERFC
 from fuser.dtypes import DType, bf16, f16
 from fuser.frontends.onnx.model import open_model
 from fuser.partition import partition
-from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.kernels import emit_programs
 from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.emit import emit
 from fuser.tilegen.rules.gpu.conv import conv_schedule

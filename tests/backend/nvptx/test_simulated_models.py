@@ -12,7 +12,7 @@ from fuser.backend.nvptx.simulate import simulate
 from fuser.frontends.onnx.importer import import_onnx
 from fuser.graph.passes import run_passes
 from fuser.partition import partition
-from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.kernels import emit_programs
 from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.text import canonical_text

@@ -18,7 +18,7 @@ from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph
 from fuser.graph.passes import run_passes
 from fuser.partition import partition
-from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.kernels import emit_programs
 from fuser.pipeline.tuning import emitted
 from fuser.target import SM_90A
 from fuser.tilegen.ir import Kernel

@@ -18,7 +18,7 @@ from fuser.backend.nvptx.simulate import simulate
 from fuser.dtypes import DType, bf16, f16, f32, i8, i32, u8
 from fuser.errors import LoweringError
 from fuser.partition import partition
-from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.kernels import emit_programs
 from fuser.target import SM_75, SM_80, TARGETS, Target
 from fuser.tilegen.interpret import run
 from fuser.tilegen.ir import Kernel

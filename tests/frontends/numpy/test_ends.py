@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -145,3 +147,141 @@ def test_triangles_of_a_vector_as_rows(k: int, dtype: Any) -> None:
 def test_a_number_has_no_triangle() -> None:
     with pytest.raises(TraceError, match="no triangle"):
         fuser.jit(lambda x: np.tril(x), device="cpu")(np.float32(3))
+
+
+def compared(function: Callable[..., Any], *operands: Any, bits: bool = True) -> None:
+    """NumPy's numbers and dtypes; bits: and its signs of zero."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wanted = function(*operands)
+    found = fuser.jit(function, device="cpu")(*operands)
+    for one, other in zip(found, wanted, strict=True):
+        assert np.asarray(one).dtype == np.asarray(other).dtype
+        np.testing.assert_array_equal(one, other)
+        if bits and np.asarray(one).dtype.kind == "f":
+            number = ~np.isnan(other)
+            np.testing.assert_array_equal(np.signbit(one)[number], np.signbit(other)[number])
+
+
+INTEGERS = [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64]
+
+
+def whole_ends(dtype: Any) -> Array:
+    kind = np.iinfo(dtype)
+    below = [-7, -2, -1] if kind.min else []
+    whole = [kind.min, kind.min + 1, *below, 0, 1, 2, 3, 7, kind.max - 1, kind.max]
+    return np.array(whole, dtype)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_divisions_of_integers(dtype: Any) -> None:
+    """By 0 they give 0, and the least number by -1 itself."""
+    x = whole_ends(dtype)
+    a, b = (np.ascontiguousarray(side) for side in np.broadcast_arrays(x[:, None], x[None]))
+    known = np.resize(np.array([0, 3, 7], dtype), len(x))
+    compared(
+        lambda a, b, x: (
+            a // b, a % b, np.fmod(a, b), *np.divmod(a, b), x // 0, x % 0, *np.divmod(x, 0),
+            x // 3, 5 // x, 5 % x, x // known, x % known,
+        ),
+        a, b, x,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("other", [*INTEGERS, np.bool_])
+@pytest.mark.parametrize("dtype", [np.uint64, np.int64])
+def test_comparisons_of_integers(dtype: Any, other: Any) -> None:
+    """Exact, also between types that no common type holds."""
+    x, y = whole_ends(dtype), np.array([False, True]) if other is np.bool_ else whole_ends(other)
+    a, b = (np.ascontiguousarray(side) for side in np.broadcast_arrays(x[:, None], y[None]))
+    compared(
+        lambda a, b: (a < b, a <= b, a > b, a >= b, a == b, a != b, b < a, b <= a, b > a, b >= a),
+        a, b,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [-1, 0, 5, 2**62])
+def test_comparisons_with_integers_of_python(number: int) -> None:
+    for dtype in (np.uint64, np.int64, np.uint8, np.int16):
+        x = whole_ends(dtype)
+        compared(lambda x, n: (x < n, n <= x, x == n, x != n), x, number)
+        compared(lambda x: (x < number, number <= x, x == number, x != number), x)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (3, 5), (5, 3), (1, 1), (0, 0), (2, 3, 4), (4, 0, 2)])
+def test_diagonals_outside_of_the_matrix(shape: tuple[int, ...]) -> None:
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    offsets = (-9, -3, -1, 0, 1, 2, 5)
+    compared(lambda x: tuple(np.diagonal(x, k) for k in offsets), x)
+    compared(lambda x: tuple(np.trace(x, k, -1, -2) for k in offsets), x)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 4), (2, 0), (2, 3)])
+def test_norms_over_no_elements(shape: tuple[int, ...]) -> None:
+    x = np.full(shape, -2, np.float32)
+    for axis in (0, -1):
+        compared(
+            lambda x, axis=axis: tuple(
+                np.linalg.norm(x, ord=ord, axis=axis, keepdims=keep)
+                for ord in (None, 1, 2, np.inf)
+                for keep in (False, True)
+            ),
+            x,
+        )
+    if not shape[-1]:
+        with pytest.raises(TraceError, match="no elements"):
+            fuser.jit(lambda x: np.linalg.norm(x, ord=-np.inf, axis=-1), device="cpu")(x)
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, np.int32, np.uint8, np.bool_])
+def test_sinc(dtype: Any) -> None:
+    """Also where a float16 is as coarse as a period."""
+    values = np.array([0, 1, 2, 11, 10.1171875, 30, 100.25, 2000, 0.25])
+    x = values.astype(dtype)
+    x = np.concatenate([x, -x]) if np.dtype(dtype).kind == "f" else x
+    (found,) = fuser.jit(lambda x: (np.sinc(x),), device="cpu")(x)
+    wanted = np.sinc(x)
+    assert found.dtype == wanted.dtype
+    assert (np.abs(found - wanted) <= np.finfo(wanted.dtype).eps / 4).all()
+
+
+def test_means_in_integers() -> None:
+    """A sum of integers is divided in float64, as NumPy has it."""
+    wide = np.array([[2**61, 2**61 + 5, 2**60], [1, -(2**62), 7]])
+    mixed = np.array([[1.5, 2.5, -4.75], [7, -9, 11.5]], np.float32)
+    compared(lambda x: (np.mean(x, dtype=np.int64), np.mean(x, 0, dtype=np.int64)), wide)
+    compared(lambda x: (np.mean(x, dtype=np.int64), np.mean(x, 1, dtype=np.int32)), mixed)
+    compared(lambda x: (np.mean(x, dtype=np.int64, where=x > 2),), mixed)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_orders_of_infinities_and_nan(dtype: Any) -> None:
+    """In every order: NaN comes after inf, wherever it stood."""
+    rows = np.array(list(itertools.permutations([np.inf, np.nan, -np.inf, 1, np.nan])), dtype)
+    compared(
+        lambda x: (
+            np.sort(x, axis=1), np.sort(x, axis=0), np.argsort(x, axis=1, kind="stable"),
+            np.argmax(x, axis=1), np.argmin(x, axis=1), np.median(x, axis=1),
+            np.nanmedian(x, axis=1), np.nanargmax(x, axis=1), np.nanargmin(x, axis=1),
+        ),
+        rows,
+    )  # fmt: skip
+    compared(
+        lambda x: tuple(
+            np.searchsorted(np.sort(x.ravel()), x[:9], side=side) for side in ("left", "right")
+        ),
+        rows,
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_medians_are_never_negative_zero(dtype: Any) -> None:
+    for row in ([-0.0], [-1, -0.0, 3], [-0.0, -0.0], [-2, -0.0, -0.0, 2], [np.nan, -0.0]):
+        x = np.array(row, dtype)
+        compared(
+            lambda x: (
+                np.median(x), np.median(x[None], axis=1), np.nanmedian(x),
+                np.nanmedian(x[None], axis=1, keepdims=True),
+            ),
+            x,
+        )  # fmt: skip

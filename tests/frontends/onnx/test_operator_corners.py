@@ -132,3 +132,14 @@ def test_affine_grids_of_one_image(size: tuple[int, ...], aligned: int, dtype: t
     bound = (2 + 2 * rank + 1) * np.finfo(dtype).eps * np.abs(theta).sum(2).max()
     assert y.dtype == dtype
     np.testing.assert_allclose(y, wanted, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+def test_attention_of_no_features(causal: int) -> None:
+    """Scores are 0: of every row the mean of what it sees."""
+    v = np.arange(24, dtype=np.float32).reshape(1, 2, 4, 3)
+    feeds = {"q": np.zeros((1, 2, 4, 0), np.float32), "k": np.zeros((1, 2, 4, 0), np.float32)}
+    y, _ = run("Attention", {**feeds, "v": v}, 23, is_causal=causal)
+    count = np.arange(1, 5)[:, None]
+    wanted = v.cumsum(2) / count if causal else np.broadcast_to(v.mean(2, keepdims=True), v.shape)
+    np.testing.assert_allclose(y, wanted, rtol=1e-6)

@@ -15,9 +15,9 @@ from torch.nn.functional import layer_norm, max_pool2d  # noqa: E402
 
 from fuser import dtypes  # noqa: E402
 from fuser.dtypes import DType  # noqa: E402
-from fuser.frontends.torch.importer.rounding import as_stored  # noqa: E402
 from fuser.graph.builder import Builder  # noqa: E402
 from fuser.graph.ir import Graph, TensorType  # noqa: E402
+from fuser.graph.rounding import as_stored  # noqa: E402
 from fuser.pipeline.compiler import compile_graph  # noqa: E402
 
 pytestmark = pytest.mark.export

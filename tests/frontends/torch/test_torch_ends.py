@@ -11,7 +11,11 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional  # noqa: E402
 
-from tests.frontends.torch.compared import assert_as_eager, compiled  # noqa: E402
+from tests.frontends.torch.compared import (  # noqa: E402
+    assert_as_eager,
+    assert_gradients_as_eager,
+    compiled,
+)
 
 pytestmark = pytest.mark.export
 
@@ -232,3 +236,24 @@ def test_sums_of_matmuls_keep_their_factors() -> None:
     exact = total(*(value.double() for value in (bias, x, y)))
     found = compiled(total, bias, x, y).double()
     assert ((found - exact).abs() <= exact.abs() * 2**-8 + 1e-2 * 2**-8).all()
+
+
+@pytest.mark.parametrize("sizes", [(3, 4, 0, 5), (3, 3, 0, 0), (0, 3, 4, 4), (3, 3, 0, 1)])
+def test_attention_of_nothing(sizes: tuple[int, ...]) -> None:
+    """Without features scores are 0, with no rows there is no result; forward and backward."""
+    queries, keys, features, wide = sizes
+    q, k, v = (
+        torch.linspace(-1, 1, n * m).reshape(n, m).expand(2, 3, n, m).requires_grad_()
+        for n, m in ((queries, features), (keys, features), (keys, wide))
+    )
+
+    def attention(*x: Any) -> Any:
+        one = tuple(y[0] for y in x)
+        return [
+            functional.scaled_dot_product_attention(*given, is_causal=causal)
+            for given in (x, one)
+            for causal in (False, True)
+        ]
+
+    assert_as_eager(attention, q.detach(), k.detach(), v.detach())
+    assert_gradients_as_eager(attention, q, k, v)

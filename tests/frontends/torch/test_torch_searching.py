@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -109,3 +110,31 @@ def test_tokens_of_experts() -> None:
         return torch.cumsum(count, 0, dtype=torch.int32)
 
     assert_as_eager(offsets, chosen)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_orders_of_infinities_and_nan(dtype: Any) -> None:
+    """NaN comes after inf, wherever it stood, and is the median where there is one."""
+    values = [INF, NAN, -INF, 1.0]
+    rows = torch.tensor(list(itertools.permutations(values)), dtype=dtype)
+
+    def orders(x: Any) -> list[Any]:
+        return [
+            *torch.sort(x, dim=1, stable=True), *torch.sort(x, dim=0, stable=True),
+            *torch.sort(x, dim=1, stable=True, descending=True), *x.topk(2), *x.kthvalue(3),
+            *x.topk(3, largest=False), *x.median(1), *x.median(1, keepdim=True), *x.nanmedian(1),
+            x.median(), x.nanmedian(), x[:, :1].median(1).values, x[:, 1:].nanmedian(1).values,
+        ]  # fmt: skip
+
+    assert_as_eager(orders, rows)
+
+
+def test_medians_of_any_length() -> None:
+    """Of integers, of rows of NaN alone, of numbers without axes."""
+    rows = torch.randperm(35, generator=torch.Generator().manual_seed(3)).reshape(5, 7).float()
+    rows[1, 2:4] = rows[4] = NAN
+    sizes = (1, 2, 3, 6, 7)
+    assert_as_eager(lambda x: [y for n in sizes for y in x[:4, :n].median(1)], rows)
+    assert_as_eager(lambda x: [x[:, :n].nanmedian(1).values for n in sizes], rows)
+    assert_as_eager(lambda x: [*x.median(0), *x.nanmedian(0)], rows.nan_to_num(9).int())
+    assert_as_eager(lambda x: [*x.median(0), *x.nanmedian(0), x.median()], torch.tensor(NAN))

@@ -45,7 +45,8 @@ def _in_place(ufunc: np.ufunc) -> Callable[[TracedArray, Any], Any]:
 
 
 def _is_operand(x: Any) -> bool:
-    numbers = bool | int | float | DimExpr  # a size of a traced array may be open
+    # A complex number is refused by its dtype; Python would compare it by identity.
+    numbers = bool | int | float | complex | DimExpr  # a size of a traced array may be open
     return isinstance(x, TracedArray | np.ndarray | np.generic | list | tuple | numbers)
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from fuser.dtypes import i64
 from fuser.errors import NumberRangeError
 from fuser.frontends.numpy.trace.context import Traced, lift
 
@@ -44,7 +43,7 @@ def comparable(ufunc: Any, operands: tuple[Any, ...]) -> tuple[Any, ...]:
         limits = np.iinfo(beside)
         if type(x) is int and not limits.min <= x <= limits.max:
             found[place] = np.float64(np.inf if x > 0 else -np.inf)
-        elif isinstance(x, Traced) and x.weak is int and beside.itemsize < i64.bytes:
+        elif isinstance(x, Traced) and x.weak is int and beside != np.int64:
             found[place] = x.trace.array(x.trace, lift(x), None)
     return tuple(found)
 

@@ -73,7 +73,7 @@ def record(
     with tracing(trace):
         arrays = []
         for label, spec in leaves.items():
-            type = TensorType(from_numpy(spec.dtype), spec.shape)
+            type = TensorType(from_numpy(spec.dtype, f"argument {label!r}"), spec.shape)
             array = TracedArray(trace, trace.graph.add_input(label, type), spec.weak)
             array.argument = label
             arrays.append(array)

@@ -94,7 +94,6 @@ UFUNCS.update(
     bitwise_or=_direct("bitwise_or", "logical_or"),
     bitwise_xor=_direct("bitwise_xor", "logical_xor"),
     invert=_direct("bitwise_not", "logical_not"),
-    not_equal=_direct("ne", "logical_xor"),
 )
 
 
@@ -118,20 +117,24 @@ UFUNCS.update(
 UFUNCS.update(dict.fromkeys(("absolute", "fabs"), _identity_for("uint", "bool")("abs")))
 
 
-def _on_bytes(op: str) -> Rule:
-    """An ordering; bools compare as 0 and 1."""
+def _comparison(op: str) -> Rule:
+    """Bools compare as 0 and 1, uint64 and int64 by their size."""
 
     def rule(b: Builder, x: Value, y: Value) -> Value:
         if x.dtype is dtypes.bool_:
             x, y = b.cast(x, dtypes.u8), b.cast(y, dtypes.u8)
-        return b.map(op, x, y)
+        if x.dtype is y.dtype:
+            return b.map(op, x, y)
+        signed, least = (x, ("lt", "le")) if x.dtype is dtypes.i64 else (y, ("gt", "ge"))
+        whole = b.map(op, b.cast(x, dtypes.u64), b.cast(y, dtypes.u64))
+        return b.map("select", b.map("lt", signed, 0), op == "ne" or op in least, whole)
 
     return rule
 
 
 UFUNCS.update(
-    equal=_on_bytes("eq"), less=_on_bytes("lt"), less_equal=_on_bytes("le"),
-    greater=_on_bytes("gt"), greater_equal=_on_bytes("ge"),
+    equal=_comparison("eq"), not_equal=_comparison("ne"), less=_comparison("lt"),
+    less_equal=_comparison("le"), greater=_comparison("gt"), greater_equal=_comparison("ge"),
 )  # fmt: skip
 
 

@@ -77,7 +77,7 @@ def attention(b: Builder, node: OnnxNode) -> list[Value | None]:
     present = [k, v]
     scale = node.attr("scale", None)
     if scale is None:
-        scale = 1 / math.sqrt(as_int(q.type.shape[3]))
+        scale = compose.attention_scale(q.type.shape[3])
     k, v = (repeat_heads(b, x, q.type.shape[1]) for x in (k, v))
     # One operator: scores are float32 up to the weights, and scaled where they are sums.
     scores = b.map("mul", compose.stash(b, b.dot(q, k, ((3,), (3,)), ((0, 1), (0, 1)))), scale)

@@ -31,7 +31,7 @@ def _attend(b: Builder, node: OnnxNode, q: Value, k: Value, v: Value, bias: list
             allowed: Value | None, past: Dim) -> Value:  # fmt: skip
     """softmax(q k / sqrt(size) + bias) v over [batch, heads, length, size]; what is not allowed, or
     comes after the query where the node is unidirectional, counts as nothing."""
-    scale = node.attr("scale", 0.0) or 1 / math.sqrt(as_int(q.type.shape[3]))
+    scale = node.attr("scale", 0.0) or compose.attention_scale(q.type.shape[3])
     # One operator: scores are float32 up to the weights, and scaled where they are sums.
     scores = b.map("mul", compose.stash(b, b.dot(q, k, ((3,), (3,)), ((0, 1), (0, 1)))), scale)
     softcap = node.attr("softcap", 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import stat
 from pathlib import Path
@@ -12,7 +13,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto
 
-from fuser.errors import InvalidModelError, UsageError
+from fuser.errors import ArgumentTypeError, InvalidModelError, UsageError
 from fuser.frontends.onnx.importer.checks import check_structure, check_text_depth, tensors
 from fuser.frontends.onnx.importer.external import find_external, load_external
 from fuser.frontends.onnx.importer.inference import FAILURES
@@ -33,9 +34,9 @@ def load_model(source: ModelSource) -> ModelProto:
     """The checked model of a file (binary, or `.onnxtxt`), its bytes, or a ModelProto.
 
     External data is read from the folder of the file and what importer/external.py allows beside
-    it; bytes and ModelProtos must hold their data. Raises UsageError (no such file),
-    InvalidModelError (not ONNX, truncated, against the specification, external data missing),
-    SecurityError (external data elsewhere).
+    it; bytes and ModelProtos must hold their data. Raises UsageError (no such file;
+    ArgumentTypeError for an object of another type), InvalidModelError (not ONNX, truncated,
+    against the specification, external data missing), SecurityError (external data elsewhere).
     """
     if isinstance(source, ModelProto):
         model = source
@@ -48,6 +49,13 @@ def load_model(source: ModelSource) -> ModelProto:
         _refuse_external(model)
         _check(model, "the bytes")
         return model
+    if not isinstance(source, str | os.PathLike):
+        jitted = callable(source) and not isinstance(source, type)
+        raise ArgumentTypeError(
+            f"a {type(source).__name__} is no model: a model is the path of an ONNX file, its"
+            " bytes, a ModelProto, or an nn.Module, GraphModule or ExportedProgram of PyTorch",
+            hint="fuser.jit compiles a function of NumPy arrays" if jitted else "",
+        )
     return _load_file(Path(source))
 
 
@@ -90,7 +98,7 @@ def _load_file(path: Path) -> ModelProto:
             check_structure_bytes(STRUCTURE_TIMES * len(text), "the structure of the model")
             model = onnx.parser.parse_model(text)
         except (onnx.parser.ParseError, UnicodeDecodeError) as error:
-            raise InvalidModelError(f"not ONNX text: {_line(error)}", where=where) from None
+            raise InvalidModelError(f"not ONNX text: {_sentence(error)}", where=where) from None
         _check(model, where)
         return model
     model = _parse(data, where)
@@ -177,7 +185,7 @@ def _check(model: ModelProto, where: str) -> None:
     try:
         onnx.checker.check_model(light)
     except FAILURES as error:
-        message = f"the model breaks the ONNX specification: {_line(error)}"
+        message = f"the model breaks the ONNX specification: {_sentence(error)}"
         raise InvalidModelError(message, where=where) from None
 
 
@@ -204,10 +212,10 @@ def check_types(model: ModelProto) -> None:
         blamed = re.search(r"op_type:(\w+)", str(error))
         if blamed and _has_body(blamed.group(1)):  # bodies of operators are not all well-formed
             return
-        message = f"the model breaks the ONNX specification: {_line(error)}"
+        message = f"the model breaks the ONNX specification: {_sentence(error)}"
         raise InvalidModelError(message) from None
     except FAILURES as error:
-        message = f"the model breaks the ONNX specification: {_line(error)}"
+        message = f"the model breaks the ONNX specification: {_sentence(error)}"
         raise InvalidModelError(message) from None
 
 
@@ -218,9 +226,21 @@ def _has_body(op_type: str) -> bool:
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
-def _line(error: Exception) -> str:
-    """The first line of what another library says."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def _sentence(error: Exception) -> str:
+    """What the onnx package says, as one line: its sentences go over several, and end in the node
+    that they are about."""
+    said = error.args[0] if error.args else ""
+    whole = said.decode(errors="replace") if isinstance(said, bytes) else str(error)
+    text, _, context = whole.partition("==> Context:")
+    what = " ".join(text.split()).rstrip(".") or type(error).__name__
+    what = re.sub(r"\bnode: name: ?(.*?) ?OpType: (\w+)", _node, what)
+    blamed = re.search(r"Name: ?(.*?) ?OpType: (\w+)", " ".join(context.split()))
+    return f"{what} ({_node(blamed)})" if blamed else what
+
+
+def _node(found: re.Match[str]) -> str:
+    name, kind = found.groups()
+    return f"{kind} node {name}" if name else f"{kind} node"
 
 
 def _external_tensors(model: ModelProto) -> list[TensorProto]:

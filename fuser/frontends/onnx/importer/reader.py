@@ -40,7 +40,6 @@ from fuser.graph.dims import Dim, parse, substitute, symbol, symbols_of
 from fuser.graph.ir import Graph, Node, SourceKind, SourceNode, TensorType, Value
 from fuser.graph.ops.primitive import Array
 from fuser.graph.passes.dce import remove_dead_nodes
-from fuser.graph.touched import touched
 from fuser.limits import NODE_BYTES, check_bytes, check_structure_bytes
 
 _log = logging.getLogger("fuser")
@@ -118,6 +117,8 @@ class _Reader:
         # Bytes of the constants that operators made, as far as the graph's nodes were counted.
         self.tables, self.counted = 0, 0
         self.unsupported: list[str] = []
+        self.operators: dict[tuple[str, str, int], None] = {}
+        """Domain, name and opset of the unsupported ones."""
 
     def read(self) -> Graph:
         self._check_sparse()
@@ -129,9 +130,11 @@ class _Reader:
         if self.unsupported:
             listed = "; ".join(self.unsupported)
             count = len(self.unsupported)
-            raise UnsupportedOpError(
+            error = UnsupportedOpError(
                 f"{count} node{'s are' if count > 1 else ' is'} not supported: {listed}"
             )
+            error.operators = tuple(self.operators)
+            raise error
         for output in self.proto.output:
             value = self._value(output.name)
             if value is None:
@@ -349,6 +352,8 @@ class _Reader:
 
     def _fail(self, proto: NodeProto, what: str) -> None:
         self.unsupported.append(what)
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        self.operators[domain, proto.op_type, self.opsets.get(domain, 1)] = None
         self.failed.update(proto.output)
 
     def _bind_outputs(
@@ -387,7 +392,6 @@ class _Reader:
                 tuple(value.type for _, value in read), tuple(value.type for _, value in written),
                 tuple(dict.fromkeys(filter(None, makers))),
                 tuple(value.name for _, value in read), tuple(value.name for _, value in written),
-                touched((value for _, value in read), made),
             )
         )  # fmt: skip
 

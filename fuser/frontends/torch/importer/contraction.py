@@ -51,7 +51,7 @@ def attention(
     if q.type.rank > 3 and k.shape[-3] != q.shape[-3]:  # enable_gqa
         k, v = (_repeat_heads(b, x, q.shape[-3] // k.shape[-3]) for x in (k, v))
     scores = b.matmul(q, b.swap(k, q.type.rank - 2, q.type.rank - 1))
-    factor = int(q.shape[-1]) ** -0.5 if scale is None else scale
+    factor = compose.attention_scale(q.shape[-1]) if scale is None else scale
     scores = b.map("mul", compose.stash(b, scores), factor)
     weights = _attention_weights(b, scores, mask, is_causal)
     return b.matmul(b.cast(weights, v.dtype), v)
@@ -92,7 +92,7 @@ def attention_backward(
     of softmax are p (dp - sum(p dp)), and sum(p dp) = sum(out grad). [length, length] matrices are
     rounded to the dtype of v where matmuls read them; what lies between is float32."""
     rank, narrow = q.type.rank, v.dtype
-    factor = int(q.shape[-1]) ** -0.5 if scale is None else scale
+    factor = compose.attention_scale(q.shape[-1]) if scale is None else scale
     heads = k.shape[-3] if rank > 2 else 1
     times = q.shape[-3] // heads if grouped and rank > 2 else 1
     if times != 1:

@@ -19,10 +19,10 @@ from fuser.frontends.torch.importer.registry import (
     promote,
     to_float,
 )
-from fuser.frontends.torch.importer.rounding import as_stored
 from fuser.graph import compose, numeric
 from fuser.graph.builder import Builder
 from fuser.graph.ir import Value
+from fuser.graph.rounding import as_stored
 
 
 def _binary(op: str, boolean: str = "") -> Handler:

@@ -17,6 +17,7 @@ from fuser.graph import compose
 from fuser.graph.builder import Builder
 from fuser.graph.dims import product
 from fuser.graph.ir import Value
+from fuser.graph.linear_index import gather_along
 
 
 def _total(b: Builder, op: str, x: Value, axes: Any, keep: bool, dtype: Any) -> Value:
@@ -238,13 +239,38 @@ def kth_value(
 @aten("median.dim")
 @along_axis
 def median(b: Builder, x: Value, axis: int = -1, keep: bool = False) -> tuple[Value, ...]:
-    """The lower of the two in the middle, as PyTorch has it."""
-    return kth_value(b, x, (x.shape[axis_of(axis, x.type.rank)] + 1) // 2, axis, keep)
+    """The lower of the two in the middle, as PyTorch has it; the first NaN where there is one."""
+    return _middle(b, x, axis_of(axis, x.type.rank), keep, skip=False)
+
+
+@aten("nanmedian.dim")
+@along_axis
+def nanmedian(b: Builder, x: Value, axis: int = -1, keep: bool = False) -> tuple[Value, ...]:
+    return _middle(b, x, axis_of(axis, x.type.rank), keep, skip=True)
+
+
+def _middle(b: Builder, x: Value, at: int, keep: bool, skip: bool) -> tuple[Value, ...]:
+    """skip: NaN, which are sorted after all numbers, are not counted."""
+    size = x.shape[at]
+    if not x.dtype.is_float:
+        return kth_value(b, x, (size + 1) // 2, at, keep)
+    numbers = b.cast(b.map("logical_not", b.map("is_nan", x)), dtypes.i64)
+    count = b.reduce("reduce_sum", numbers, [at], True)
+    place = b.map("max", b.map("shift_right", b.map("sub", count, 1), 1), 0)
+    if not skip:
+        place = b.map("select", b.map("eq", count, size), place, count)
+    found = [gather_along(b, value, place, at) for value in _sorted(b, x, at, False)]
+    return tuple(value if keep else b.squeeze(value, [at]) for value in found)
 
 
 @aten("median.default")
 def median_of_all(b: Builder, x: Value) -> Value:
     return median(b, b.reshape(x, (x.type.size,)))[0]
+
+
+@aten("nanmedian.default")
+def nanmedian_of_all(b: Builder, x: Value) -> Value:
+    return nanmedian(b, b.reshape(x, (x.type.size,)))[0]
 
 
 @aten("count_nonzero")

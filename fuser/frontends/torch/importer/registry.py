@@ -15,10 +15,10 @@ import numpy as np
 from fuser import dtypes
 from fuser.dtypes import DType
 from fuser.errors import UnsupportedDTypeError
-from fuser.frontends.torch.importer.rounding import as_stored
 from fuser.graph.builder import Builder
 from fuser.graph.dims import DimExpr
 from fuser.graph.ir import Value
+from fuser.graph.rounding import as_stored
 
 Handler = Callable[..., Any]
 ATEN: dict[str, Handler] = {}

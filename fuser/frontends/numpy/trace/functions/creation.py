@@ -234,8 +234,8 @@ def diagonal(x: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     row, column = (0, offset) if offset >= 0 else (-offset, 0)
     count = max(0, min(rows - row, columns - column))
     flat = b.reshape(value, (*outer, rows * columns))
-    first = row * columns + column
-    limit = first + (count - 1) * (columns + 1) + 1 if count else first
+    first = row * columns + column if count else 0
+    limit = first + (count - 1) * (columns + 1) + 1 if count else 0
     return wrap(b.slice_axis(flat, len(outer), first, limit, columns + 1))
 
 

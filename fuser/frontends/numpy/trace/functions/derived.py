@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fuser.errors import TraceError
-from fuser.frontends.numpy.trace.context import current, result_type, traced, wrap
+from fuser.frontends.numpy.trace.context import current, lift, result_type, traced, wrap
 from fuser.frontends.numpy.trace.functions.movement import atleast
 from fuser.frontends.numpy.trace.functions.registry import (
     array_function,
@@ -16,6 +16,7 @@ from fuser.frontends.numpy.trace.functions.registry import (
     many_axes,
 )
 from fuser.frontends.numpy.trace.functions.selection import isclose
+from fuser.graph.rounding import as_stored
 
 
 @array_function("average")
@@ -218,5 +219,6 @@ def isrealobj(x: Any) -> bool:
 
 @array_function("sinc")
 def sinc(x: Any) -> Any:
-    angle = np.pi * np.where(traced(x) == 0, 1e-20, x)
-    return np.where(traced(x) == 0, 1.0, np.sin(angle) / angle)
+    """The angle is rounded to float16 as NumPy has it: far from 0 the last bit decides."""
+    angle: Any = wrap(as_stored(current().builder, lift(np.pi * traced(x))))
+    return np.where(angle == 0, 1.0, np.sin(angle) / angle)

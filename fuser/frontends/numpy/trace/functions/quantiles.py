@@ -160,7 +160,7 @@ def median(
     ordered = np.sort(rows, axis=-1)
     found = mean(ordered[..., (size - 1) // 2 : size // 2 + 1] if size else ordered, axis=-1)
     if size and rows.dtype.kind not in "iub":
-        found = np.where(np.isnan(ordered[..., -1]), np.nan, found)
+        found = np.where(np.isnan(ordered[..., -1]), np.nan, found + 0)  # the sum begins with 0
     return np.reshape(found, kept) if keepdims else found
 
 
@@ -175,5 +175,5 @@ def nanmedian(
     ordered = np.sort(rows, axis=-1)
     count = np.sum(~np.isnan(rows), axis=-1, keepdims=True)
     middle = np.concatenate([(count - 1) // 2, count // 2], axis=-1)
-    found = mean(np.take_along_axis(ordered, np.maximum(middle, 0), axis=-1), axis=-1)
+    found = mean(np.take_along_axis(ordered, np.maximum(middle, 0), axis=-1), axis=-1) + 0
     return np.reshape(found, kept) if keepdims else found

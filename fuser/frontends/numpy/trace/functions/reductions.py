@@ -175,9 +175,15 @@ def mean(
     x: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, *,
     where: Any = True,
 ) -> Any:  # fmt: skip
+    b = current().builder
     value, result = _averaged(lift(x), dtype)
-    found = _mean(value, many_axes(axis, value.type.rank), keepdims, where)
-    return wrap(current().builder.cast(found, result))
+    axes = many_axes(axis, value.type.rank)
+    if value.dtype.is_integer:  # the sum of integers, divided in float64
+        total = b.cast(b.reduce("reduce_sum", _fill(value, where, 0), axes, keepdims), dtypes.f64)
+        found = b.map("div", total, b.cast(_counted(value, axes, keepdims, where), dtypes.f64))
+    else:
+        found = _mean(value, axes, keepdims, where)
+    return wrap(b.cast(found, result))
 
 
 def _variance(
@@ -305,6 +311,10 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     value, result = _averaged(lift(x), None)
     axes = many_axes(axis, value.type.rank)
     if ord in (np.inf, -np.inf) and len(axes) == 1:
+        if value.shape[axes[0]] == 0:
+            if ord < 0:
+                raise TraceError("the norm of order -inf over no elements does not exist")
+            return wrap(b.cast(b.reduce("reduce_sum", value, axes, keepdims), result))
         op = "reduce_max" if ord > 0 else "reduce_min"
         return wrap(b.cast(b.reduce(op, b.map("abs", value), axes, keepdims), result))
     if ord == 1 and len(axes) == 1:

@@ -1,0 +1,92 @@
+"""What bounds a kernel, how far it is from that bound, and what a person could change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fuser.graph.units import microseconds
+from fuser.report.markup import percent
+from fuser.runtime.plan_report import Device
+
+Bound = Literal["bandwidth", "arithmetic", "latency", "parallelism"]
+COSTLIEST = 3
+"""Kernels that a report has a verdict on."""
+FAR = 3.0
+"""Times the least time from which on neither bytes nor operations bound a kernel."""
+SHORT_US = {"cuda": 10.0, "cpu": 20.0}
+"""A kernel of less is bound by its latency if it is far from its least time."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A kernel that was timed. at: its place in a run; dram: predicted bytes; programs: of its
+    grid. Times in microseconds."""
+
+    at: int
+    label: str
+    kind: str
+    time: float
+    least: float
+    dram: int
+    programs: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """bound: what limits the kernel; reached: the least time as a share of its time; change: what
+    a person could do, empty where there is nothing."""
+
+    kernel: Measured
+    bound: Bound
+    reached: float
+    change: str
+
+    def sentence(self, run_us: float) -> str:
+        """A line. run_us: all kernels together."""
+        one = self.kernel
+        spent = f"{microseconds(one.time)} ({percent(one.time, run_us)})"
+        near = f"{percent(self.reached, 1.0)} of what is possible"
+        change = f"; {self.change}" if self.change else ""
+        return f"{one.label}: {spent}, bound by {self.bound}, {near}{change}"
+
+
+def verdicts(
+    kernels: Sequence[Measured], target: Device, precision: str = "model"
+) -> list[Verdict]:
+    """Verdicts on the costliest kernels, the costliest first. precision: of the plan."""
+    found = sorted(kernels, key=lambda one: -one.time)[:COSTLIEST]
+    return [verdict(one, target, precision) for one in found if one.time]
+
+
+def verdict(one: Measured, target: Device, precision: str = "model") -> Verdict:
+    """The verdict on one kernel."""
+    bound = _bound(one, target)
+    change = _change(one, bound, target, precision)
+    return Verdict(one, bound, min(1.0, one.least / one.time), change)
+
+
+def _bound(one: Measured, target: Device) -> Bound:
+    if one.time > FAR * one.least:
+        if one.programs < target.units:
+            return "parallelism"
+        if one.time < SHORT_US.get(target.name, 0.0):
+            return "latency"
+    moving = one.dram / target.bandwidth * 1e6 if target.bandwidth else 0.0
+    return "bandwidth" if moving >= 0.999 * one.least > 0 else "arithmetic"
+
+
+def _change(one: Measured, bound: Bound, target: Device, precision: str) -> str:
+    computes = one.kind in ("contraction", "conv", "attention")
+    if bound == "parallelism":
+        return f"{one.programs} blocks for {target.units} units: a larger batch fills them"
+    if bound == "latency":
+        return "a larger batch takes hardly longer"
+    if bound == "bandwidth" and computes and target.name == "cpu" and precision == "model":
+        return "--precision int8w reads a quarter of the weights; a larger batch shares them"
+    if bound == "bandwidth":
+        return "a model of 16-bit floats moves half of the bytes"
+    if computes and target.name == "cpu" and precision == "model":
+        return "--precision bf16 multiplies faster where the processor has instructions for it"
+    return "a model of 16-bit floats computes faster" if computes else ""

@@ -1,0 +1,53 @@
+"""What bounds a kernel, and what could change it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuser.report.verdict import COSTLIEST, Measured, verdict, verdicts
+from fuser.runtime.plan_report import Device
+
+GPU = Device("cuda", "sm_90a", 132, 60e12, 900e12, 4e12, 50 << 20)
+CPU = Device("cpu", "avx512", 2, 2e11, 2e11, 2e10, 32 << 20)
+
+
+def kernel(kind: str, time: float, least: float, dram: int, programs: int = 1000) -> Measured:
+    return Measured(0, "k", kind, time, least, dram, programs)
+
+
+@pytest.mark.parametrize(
+    ("one", "device", "precision", "bound", "change"),
+    [
+        (kernel("map", 120, 100, 400_000_000), GPU, "model", "bandwidth", "16-bit floats moves"),
+        (kernel("contraction", 120, 100, 1000), GPU, "model", "arithmetic", "16-bit floats comp"),
+        (kernel("map", 120, 100, 1000), GPU, "model", "arithmetic", ""),
+        (kernel("reduce", 4, 1, 4_000_000), GPU, "model", "latency", "a larger batch"),
+        (kernel("reduce", 40, 1, 4_000_000, 16), GPU, "model", "parallelism", "16 blocks for 132"),
+        (kernel("reduce", 40, 1, 4_000_000), GPU, "model", "bandwidth", "16-bit"),
+        (kernel("contraction", 120, 100, 2_000_000), CPU, "model", "bandwidth", "int8w"),
+        (kernel("contraction", 120, 100, 2_000_000), CPU, "int8w", "bandwidth", "16-bit"),
+        (kernel("conv", 120, 100, 1000), CPU, "model", "arithmetic", "--precision bf16"),
+        (kernel("conv", 120, 100, 1000), CPU, "bf16", "arithmetic", "16-bit floats"),
+        (kernel("conv", 500, 100, 1000, 1), CPU, "model", "parallelism", "1 blocks for 2"),
+    ],
+)
+def test_bounds(one: Measured, device: Device, precision: str, bound: str, change: str) -> None:
+    found = verdict(one, device, precision)
+    assert found.bound == bound and change in found.change and bool(change) == bool(found.change)
+    assert found.reached == pytest.approx(one.least / one.time)
+
+
+def test_the_costliest_come_first() -> None:
+    kernels = [kernel("map", time, 1, 1000) for time in (3.0, 0.0, 9.0, 5.0, 7.0)]
+    assert [item.kernel.time for item in verdicts(kernels, GPU)] == [9.0, 7.0, 5.0]
+    assert len(verdicts(kernels[:2], GPU)) == 1 <= COSTLIEST
+
+
+def test_a_line() -> None:
+    one = verdict(kernel("map", 120, 100, 400_000_000), GPU)
+    assert one.sentence(240.0) == (
+        "k: 120 µs (50.0 %), bound by bandwidth, 83.3 % of what is possible; a model of 16-bit"
+        " floats moves half of the bytes"
+    )
+    faster = verdict(kernel("map", 90, 100, 400_000_000), GPU)
+    assert faster.reached == 1.0
