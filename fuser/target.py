@@ -151,6 +151,12 @@ class Target:
         return max(1, self.vector_bits // bits)
 
     @property
+    def vector_fmas(self) -> int:
+        """Multiply-adds of whole vectors that a core begins in a cycle (CPU): one where pipes are
+        half as wide as vectors."""
+        return 1 if self.arch == "znver4" and self.vector_bits == 512 else 2
+
+    @property
     def tile_vectors(self) -> int:
         """Vectors of a dot's result that stay in registers, at most (CPU)."""
         return 28 if self.vector_registers >= 32 else 13

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,7 +16,7 @@ import onnx
 import fuser
 from fuser.graph.units import byte_size, counted, duration
 from fuser.report.progress import Progress
-from fuser.runtime.terminal import echo, paragraphs, table
+from fuser.runtime.terminal import echo, table
 from models import TINY, build
 from models.writer import Array
 
@@ -50,10 +53,11 @@ def decoder(name: str = "tiny_llama", dtype: str = "float32", **options: Any) ->
 
 def generate(
     plan: fuser.StatefulPlan, prompt: Array, count: int, *, temperature: float = 0.0, seed: int = 0,
-    state: fuser.State | None = None,
+    state: fuser.State | None = None, told: Callable[[int], None] = lambda done: None,
 ) -> Generated:  # fmt: skip
     """`count` tokens behind a prompt, int64 [batch, length], in a state of its own unless given. On
-    a GPU tokens go from run to run on the device, and each is read while the next is computed."""
+    a GPU tokens go from run to run on the device, and each is read while the next is computed.
+    told: called after each run with the number of tokens so far."""
     if state is None:
         state = plan.state(batch=len(prompt), capacity=prompt.shape[1] + count)
     how = {"temperature": np.float32(temperature), "seed": np.int64(seed)}
@@ -62,12 +66,14 @@ def generate(
     drawn: Any = run({"input_ids": prompt, **how})["next_ids"]
     tokens: list[Array] = []
     found = Generated(_on_host(drawn), time.perf_counter() - started)
-    for _ in range(count - 1):
+    told(1)
+    for done in range(1, count):
         started = time.perf_counter()
         following = run({"input_ids": drawn, **how})["next_ids"]
         tokens.append(_on_host(drawn))
         drawn = following
         found.steps_s.append(time.perf_counter() - started)
+        told(done + 1)
     tokens.append(_on_host(drawn))
     found.tokens = np.concatenate(tokens, axis=1)
     return found
@@ -92,26 +98,38 @@ def _on_host(found: Any) -> Array:
 @click.option("--seed", default=0, show_default=True, help="Of prompt and sampling.")
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda or cuda:N.")
 @click.option("--threads", type=int)
+@click.option("--tokenizer", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="A tokenizer.json: prints text in place of tokens.")  # fmt: skip
+@click.option("--text", help="The prompt, with --tokenizer.")
 def command(
     model: str, dtype: str, bits: str, layers: int | None, prompt: int, tokens: int, batch: int,
-    temperature: float, seed: int, device: str, threads: int | None,
+    temperature: float, seed: int, device: str, threads: int | None, tokenizer: Path | None,
+    text: str | None,
 ) -> None:  # fmt: skip
     """Generate tokens behind a drawn prompt with random weights, and say how fast."""
+    if text is not None and tokenizer is None:
+        raise click.UsageError("--text needs --tokenizer FILE, a tokenizer.json")
+    words = None if tokenizer is None else _tokenizer(tokenizer)
     sizes = {} if layers is None else {"layers": layers}
-    with Progress() as progress:
-        progress.step("building the model")
+    with Progress(delay=0) as progress:
+        progress.step(f"building {model}")
         proto = decoder(model, dtype, bits=int(bits), **sizes)
         vocabulary = int(proto.graph.output[-2].type.tensor_type.shape.dim[2].dim_value)
         ids = np.random.default_rng(seed).integers(1, vocabulary, (batch, prompt))
+        if words is not None and text is not None:
+            ids = np.tile(_prompt(words, text, vocabulary), (batch, 1))
+            prompt = ids.shape[1]
+        progress.step("compiling")
         plan = fuser.compile(
             proto, state="auto", device=device, threads=threads, progress=progress.step
         )
         del proto
         warm = generate(plan, ids, 3)  # compiles
-        progress.step(f"generating {counted(batch * tokens, 'token')}")
-        found = generate(plan, ids, tokens, temperature=temperature, seed=seed)
+        progress.step(f"reading {counted(prompt, 'token')}")
+        told = partial(_told, progress, tokens, [time.monotonic()])
+        found = generate(plan, ids, tokens, temperature=temperature, seed=seed, told=told)
     for row in found.tokens:
-        echo(paragraphs(" ".join(map(str, row))))
+        echo(" ".join(map(str, row)) if words is None else words.decode(row.tolist()))
     state = plan.state(batch=batch, capacity=prompt + tokens)
     compiled = duration(warm.prefill_s + sum(warm.steps_s))
     rate = batch * prompt / found.prefill_s
@@ -122,3 +140,36 @@ def command(
         ("state", byte_size(state.bytes)),
     ]
     echo(table(rows, labels=True, paint=True))
+
+
+def _told(progress: Progress, count: int, last: list[float], done: int) -> None:
+    """Show how many tokens there are, once a second. last: when it was shown, of
+    time.monotonic()."""
+    now = time.monotonic()
+    if now - last[0] >= 1:
+        last[0] = now
+        progress.step(f"{done} of {count} tokens")
+
+
+def _tokenizer(path: Path) -> Any:
+    """Raises click.UsageError where there is no package for it, or the file is none."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise click.UsageError("--tokenizer needs a package: pip install tokenizers") from error
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the package raises nothing else
+        raise click.UsageError(f"{path} is no tokenizer.json: {error}") from error
+
+
+def _prompt(words: Any, text: str, vocabulary: int) -> Array:
+    """int64 [1, length]. Raises click.UsageError."""
+    ids = np.array([words.encode(text).ids], np.int64)
+    if not ids.size:
+        raise click.UsageError("--text holds no token")
+    if ids.max() >= vocabulary:
+        raise click.UsageError(
+            f"the tokenizer has a token {ids.max()}, the model {vocabulary} tokens"
+        )
+    return ids

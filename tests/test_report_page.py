@@ -26,6 +26,7 @@ from fuser.pipeline.compiler import partition_source
 from fuser.report.difference import pairs
 from fuser.report.page import LIMIT, page
 from fuser.report.record import MALFORMED, Record, homes
+from fuser.report.refused import refusal_rows
 from fuser.report.trace import Stages, trace
 from models import TINY, build, example_feeds, save
 
@@ -147,6 +148,44 @@ def test_large_reports_fit_a_page(record: Record, launches: int, letters: int) -
         assert len(text.encode()) > LIMIT * 0.8, "the room that there is was not used"
 
 
+def test_a_refusal_saves_no_more_than_its_kernels_took(record: Record) -> None:
+    """Kernels of 2 µs with rooflines of 1.5: 2.5 µs and the time of the bytes between them at most,
+    whatever was predicted."""
+    launches = [one | {"time_us": 2.0, "roofline_us": 1.5} for one in record.data["launches"]]
+    data = record.data | {"launches": launches}
+    one = record.refusals[0] | {"seconds": 1.0, "bytes": 1000}
+    target = record.data["target"] | {"bandwidth": 1e10}  # 0.1 µs for 1000 bytes
+    for refusals, wanted in (([one], [2.6e-6]), ([one, one], [1.35e-6] * 2),
+                             ([one | {"seconds": 1e-6}], [1e-6]),
+                             ([one | {"producer": "map_77"}], [1.0])):  # fmt: skip
+        told = data | {"target": target, "details": record.data["details"] | {"refusals": refusals}}
+        assert [row.seconds for row in refusal_rows(Record(told))] == pytest.approx(wanted)
+    times = {row.label: row.shown_time * 1e-6 for row in record.launches}
+    for row in refusal_rows(record):
+        assert row.seconds <= sum(times[name] for name in (row.producer, row.consumer))
+
+
+def test_refusals_of_little_are_folded(record: Record) -> None:
+    """Three that count for nothing beside one of a tenth of the run."""
+    one, total = record.refusals[0], record.total * 1e-6
+    ends = sorted(record.launches, key=lambda launch: -launch.shown_time)[:2]
+    big = one | {"producer": ends[0].label, "consumer": ends[1].label}
+    refusals = [
+        one | {"code": "tiny", "reason": "small a", "seconds": 1e-4 * total},
+        big | {"code": "large", "reason": "big", "seconds": 0.02 * total, "lift": "--pin a,b: x"},
+        *[one | {"code": "less", "reason": "small b", "seconds": 2e-4 * total}] * 2,
+    ]
+    text = page(Record(record.data | {"details": record.data["details"] | {"refusals": refusals}}))
+    checked(text)
+    section = text.split('id="refusals-title"')[1].split("</section>")[0]
+    before, fold = section.split("<details><summary>and 3 more below 1 % of the run: ")
+    assert "big" in before and "--pin a,b: x" in before and "small" not in before
+    assert fold.index("small b") < fold.index("small a")
+    few = [item for item in refusals if item["code"] != "large"]
+    text = page(Record(record.data | {"details": record.data["details"] | {"refusals": few}}))
+    assert "<summary>3 below 1 % of the run: " in text and "what lifts it" not in text
+
+
 def test_reports_that_were_not_measured_say_so(record: Record) -> None:
     launches = [one | {"time_us": None} for one in record.data["launches"]]
     plain = {key: value for key, value in record.data.items() if key != "details"}
@@ -183,7 +222,7 @@ def test_a_broken_report_is_an_error_or_a_page(record: Record, wrong: Any) -> No
     whole = json.loads(json.dumps(record.data))
     whole["launches"] = whole["launches"][:2]
     details = whole["details"]
-    for name in details:
+    for name in ("nodes", "tensors", "refusals", "texts"):
         details[name] = details[name][:2]
     refused = 0
     for path in places(whole):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -94,3 +95,58 @@ def test_a_command_with_progress_is_the_command(code: int) -> None:
     )  # fmt: skip
     assert done.returncode == code and done.stdout == ""
     assert {"printed", "told"} <= set(done.stderr.splitlines())
+
+
+PIP = """#!/bin/bash
+# Stands for the python of an environment: tells what it is asked, and talks as pip does.
+echo "$*" >> "$ASKED"
+case "$*" in
+*"pip install"*".[dev]"*)
+    echo "Collecting torch==2.13.0"
+    echo "  Downloading torch-2.13.0+cpu-cp311-linux_x86_64.whl (175.0 MB)"
+    echo "  Downloading https://index.example/a/b/onnx-1.19-cp311.whl (18.1 MB)"
+    echo "Installing collected packages: torch, onnx"
+    echo "ERROR: only the log has this" >&2
+    exit $FAILS ;;
+*liger-kernel*) exit 1 ;;
+*find_spec*) exit 1 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("fails", [0, 3])
+def test_the_script_of_the_tests_says_what_it_does(tmp_path: Path, fails: int) -> None:
+    tree, bin = tmp_path / "tree", tmp_path / "bin"
+    (tree / "scripts").mkdir(parents=True)
+    bin.mkdir()
+    for name in ("test", "environment"):
+        shutil.copy(ROOT / "scripts" / name, tree / "scripts" / name)
+    (bin / "python").write_text(PIP)
+    (bin / "python").chmod(0o755)
+    asked = tmp_path / "asked"
+    done = subprocess.run(
+        ["bash", str(tree / "scripts" / "test"), "tests/graph"], capture_output=True, text=True,
+        env={"PATH": f"{bin}:{os.environ['PATH']}", "VIRTUAL_ENV": str(bin), "ASKED": str(asked),
+             "FAILS": str(fails), "HOME": str(tmp_path)},
+    )  # fmt: skip
+    lines = [re.sub(r" \(\d+ s\)$", "", line) for line in done.stderr.splitlines()]
+    torch = "torch-2.13.0+cpu-cp311-linux_x86_64.whl (175.0 MB)"
+    said = [
+        "test: installing fuser[dev] and its packages, torch among them, the first time with"
+        " some hundred MB to download ...",
+        f"test: downloading {torch}", "test: downloading onnx-1.19-cp311.whl (18.1 MB)",
+        "test: installing torch, onnx",
+    ]  # fmt: skip
+    assert done.returncode == fails
+    assert lines[: len(said)] == said
+    calls = asked.read_text()
+    assert ("ERROR: only the log has this" in done.stderr) == bool(fails)
+    if fails:
+        assert "pytest" not in calls
+    else:
+        assert lines[len(said) :] == [
+            "test: installing the weights of MiniLM ...", "test: installing liger-kernel ...",
+            "liger-kernel is not to be had: the tests of its kernels are skipped",
+            "test: running the tests ...",
+        ]  # fmt: skip
+        assert calls.splitlines()[-1] == "-m pytest --numprocesses auto tests/graph"

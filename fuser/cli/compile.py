@@ -112,7 +112,7 @@ def compile_command(
         rows.append(("target", f"{one.arch} {features_text(one.features)}".strip()))
         rows.append(("kernels", f"{report.kernels.before:,} -> {report.kernels.after:,}"))
         if report.forced is not None:
-            from fuser.partition.text import change_text
+            from fuser.report.partition_text import change_text
 
             rows.append(("forced", change_text(report.forced)))
     echo(table(rows, labels=True, paint=True))

@@ -55,13 +55,12 @@ def explain_command(
     from fuser.partition import Options
     from fuser.partition.explanation import change, explanation
     from fuser.partition.forced import check_pins
-    from fuser.partition.text import change_text
     from fuser.pipeline import compiler
     from fuser.pipeline.devices import choose_target
     from fuser.pipeline.fusion import Fusion
     from fuser.pipeline.kernels import emit_programs
     from fuser.report.build import rewrites_in
-    from fuser.report.partition_text import text_of
+    from fuser.report.partition_text import change_text, text_of
     from fuser.runtime.terminal import echo, paragraphs
     from fuser.tilegen.row_order import order_lines
 

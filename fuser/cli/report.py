@@ -121,6 +121,7 @@ def _measured(
     from fuser.report.beside import add_unfused
     from fuser.report.profile import time_kernels
     from fuser.report.record import Record
+    from fuser.runtime.launch_graph import dependences
     from fuser.runtime.plan import Plan
 
     stages.step("reading the model")
@@ -152,9 +153,10 @@ def _measured(
                 report.latency_ms = plan.profile(arrays, iterations=iterations)
             time_kernels(report, plan, arrays, iterations)
     else:
-        _, report = compiler.compile_program(
+        program, report = compiler.compile_program(
             opened, chosen, dims=dims, fusion=fusion, precision=precision, progress=stages.step
         )
+        report.dependences = dependences(program)
     stages.end()
     stages.onward("collecting the details")
     cut = partition_for(opened, given, device=chosen, dims=dims, fusion=fusion, precision=precision)

@@ -16,8 +16,8 @@ from fuser.dtypes import DType, f32, i32
 from fuser.graph.copying import with_replaced
 from fuser.graph.integer_matmuls import codes_of
 from fuser.graph.ir import Graph, Node, Value
+from fuser.graph.ops.families import CONTRACTIONS
 from fuser.graph.ops.registry import build
-from fuser.graph.precision import CONTRACTIONS
 
 FURTHEST = 255
 """How far a byte may be from its zero point."""

@@ -16,8 +16,8 @@ from fuser.dtypes import i8, i32, u8
 from fuser.graph.copying import with_replaced
 from fuser.graph.integer_matmuls import Codes, codes_of
 from fuser.graph.ir import Graph, Node, Value
+from fuser.graph.ops.families import CONTRACTIONS
 from fuser.graph.ops.registry import build
-from fuser.graph.precision import CONTRACTIONS
 
 SHIFT = 128
 """What makes an unsigned byte a signed one."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -19,6 +19,11 @@ from fuser.errors import LimitError, OutOfMemoryError, ShapeError, VerifyError
 from fuser.graph.dims import Dim, DimExpr, as_int, substitute
 from fuser.graph.numerics import Numerics, Rewritten, RuleClass, current
 from fuser.limits import LARGEST, MAX_AXES, check_nodes
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from fuser.target import Target
 
 Attrs = Mapping[str, Any]
 
@@ -244,6 +249,39 @@ class Graph:
         return {
             name for value in self.inputs for dim in value.type.shape for name in symbols_of(dim)
         }
+
+    def to_networkx(self, target: Target | None = None) -> nx.DiGraph[str]:
+        """The operators as a networkx DiGraph, to compute with.
+
+        A node is named as the first value that it gives, and carries kind (its primitive), bytes
+        (of its distinct operands and results), flops, sources (the model's nodes that it came
+        from), and for a target time_us (the roofline of the operator alone, 0 for constants and
+        views). An edge is a value that one computes and the other reads: values (their names) and
+        bytes. Raises ShapeError where sizes are open, UsageError without networkx.
+        """
+        from fuser.graph.network import new_network
+        from fuser.graph.ops.families import CREATE, VIEW
+        from fuser.graph.work import alone_bytes, flops, roofline_us
+
+        made = new_network(self.name)
+        for node in self.nodes:
+            moved, count = alone_bytes(node), flops(node)
+            told = {"kind": node.op, "bytes": moved, "flops": count, "sources": node.origin}
+            if target is not None:
+                free = node.op in CREATE or node.op in VIEW
+                told["time_us"] = 0.0 if free else roofline_us(target, [node], count, moved)
+            made.add_node(node.output.name, **told)
+            read: dict[Node, list[Value]] = {}
+            for value in dict.fromkeys(node.inputs):
+                if value.node is not None:
+                    read.setdefault(value.node, []).append(value)
+            for source, values in read.items():
+                made.add_edge(
+                    source.output.name, node.output.name,
+                    values=tuple(value.name for value in values),
+                    bytes=sum(value.type.bytes for value in values),
+                )  # fmt: skip
+        return made
 
     def verify(self) -> None:
         """Raise VerifyError unless every value is defined once, before its uses."""

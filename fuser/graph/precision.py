@@ -17,16 +17,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fuser.dtypes import BY_NAME, DType, f32, i8
+from fuser.dtypes import DType, f32, i8
 from fuser.graph.copying import begin_copy, clone_node, with_replaced
 from fuser.graph.ir import Graph, Node, Value
+from fuser.graph.ops.families import CONTRACTIONS
 from fuser.graph.ops.registry import build
 from fuser.graph.sizes import is_symbolic
 
 Numbers = tuple[np.ndarray, np.ndarray]
 """Whole numbers, as float32, and the scale of each column."""
-
-CONTRACTIONS = ("dot_general", "conv")
 
 
 LEAST_WEIGHTS = 1 << 12
@@ -35,12 +34,6 @@ LEAST_WEIGHTS = 1 << 12
 
 LEAST_SCALE = 1e-30
 """Below it, sums of whole numbers may overflow where those of weights would not."""
-
-
-def operand_dtype(node: Node) -> DType:
-    """What a contraction multiplies: the dtype that its operands are rounded to, else their own."""
-    asked = node.attrs.get("operands")
-    return BY_NAME[asked] if asked else node.inputs[0].dtype
 
 
 def _rounds(node: Node) -> bool:

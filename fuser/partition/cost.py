@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from math import prod
 
 from fuser.graph.ir import Node, Value
-from fuser.graph.precision import operand_dtype
 from fuser.graph.sizes import by_example, size_hint
-from fuser.partition.nodes import ANCHORS, CREATE, DECODE, REDUCE, SELECTING, VIEW
+from fuser.graph.work import flops, operand_dtype
+from fuser.partition.nodes import ANCHORS, CREATE, DECODE, REDUCE, VIEW
 from fuser.target import Target
 
 WEIGHT: dict[str, int] = {
@@ -52,26 +51,6 @@ def weight(node: Node) -> int:
 def code(node: Node) -> int:
     """What a node adds to the code of its kernel, in units of an addition."""
     return REDUCTION_CODE if node.op in REDUCE else weight(node)
-
-
-@by_example
-def flops(node: Node) -> int:
-    """Operations that a node asks for: two a multiply-add of matmuls and convolutions, one an
-    operand element of a reduction, a window's element and a result element of everything else;
-    none of constants, casts and movement (reshape, slice, concat, gather, ...)."""
-    if node.op in CREATE | VIEW | DECODE | SELECTING or node.op == "cast":
-        return 0
-    out = node.output
-    if node.op == "dot_general":
-        depth = prod(node.inputs[0].shape[axis] for axis in node.attrs["lhs_contract"])
-        return 2 * out.type.size * int(depth)
-    if node.op == "conv":
-        return 2 * out.type.size * int(prod(node.inputs[1].shape[1:]))
-    if node.op == "reduce_window":
-        return out.type.size * int(prod(node.attrs["window"]))
-    if node.op in REDUCE:
-        return node.inputs[0].type.size
-    return out.type.size
 
 
 def total_flops(nodes: Iterable[Node]) -> int:

@@ -2,12 +2,15 @@
 
 Bytes are those that cross the boundaries of kernels (`Region.bytes`), flops those of
 `cost.total_flops`. Seconds are predicted by the roofline of cost.py: work at the units' rate or
-bytes at the memory's, whichever takes longer, and a launch.
+bytes at the memory's, whichever takes longer, and a launch. What a refusal would save is an upper
+bound: what the two kernels take, less the least that one with the work of both would.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,8 +18,11 @@ from fuser.graph.sizes import by_example
 from fuser.partition import cost
 from fuser.partition.lift import lift
 from fuser.partition.options import Pair
-from fuser.partition.region import Partition, Refusal, Region, kind_of
+from fuser.partition.region import Partition, Refusal, Region
 from fuser.target import Target
+
+SMALL = 0.01
+"""Of a run: fusions that would save less are told of together."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,8 @@ class RegionRow:
 @dataclass(frozen=True)
 class RefusalRow:
     """One fusion that was refused: the regions and ONNX nodes at both ends of the value between
-    them, why, the bytes and the time that it would save, and what would lift it.
+    them, why, the bytes and the time that it would save at most, and what a person can do to lift
+    it ("" where that is nothing).
 
     Of several values between two regions each has its part of the time, by its bytes.
     """
@@ -52,15 +59,10 @@ class RefusalRow:
     seconds: float
     lift: str
 
-    @property
-    def kinds(self) -> tuple[str, str]:
-        """The kinds of the two regions."""
-        return kind_of(self.producer), kind_of(self.consumer)
-
 
 @dataclass(frozen=True)
 class Explanation:
-    """The regions of a partition in order, and its refusals, those of most bytes first.
+    """The regions of a partition in order, and its refusals, those of most time first.
     packed_bytes: what is not read because weights stay packed."""
 
     regions: tuple[RegionRow, ...]
@@ -74,6 +76,11 @@ class Explanation:
     @property
     def seconds(self) -> float:
         return sum(row.seconds for row in self.regions)
+
+    @property
+    def groups(self) -> list[RefusalGroup]:
+        """The refusals by code, those of most time first."""
+        return refusal_groups(self.refusals, {row.name: row.seconds for row in self.regions})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: the part of `fuser explain --json` that the partition decides."""
@@ -94,7 +101,6 @@ def _plain(row: RegionRow | RefusalRow) -> dict[str, Any]:
 @by_example
 def explanation(cut: Partition) -> Explanation:
     """What there is to say of a partition."""
-    regions = {region.name: region for region in cut.regions}
     rows = tuple(
         RegionRow(
             region.id, region.name, region.kind,
@@ -104,7 +110,7 @@ def explanation(cut: Partition) -> Explanation:
         )
         for region in cut.regions
     )  # fmt: skip
-    saved = _saved(cut.refusals, regions, cut.target) if cut.target else {}
+    saved = _saved(cut.refusals, cut.regions, rows, cut.target) if cut.target else {}
     refused = [
         RefusalRow(
             item.producer, item.consumer, item.value, item.sources, item.readers, item.code,
@@ -112,7 +118,7 @@ def explanation(cut: Partition) -> Explanation:
         )
         for number, item in enumerate(cut.refusals)
     ]  # fmt: skip
-    refused.sort(key=lambda row: -row.bytes)
+    refused.sort(key=lambda row: (-row.seconds, -row.bytes))
     return Explanation(rows, tuple(refused), sum(r.saved_bytes() for r in cut.regions))
 
 
@@ -132,51 +138,72 @@ def change(
 
 
 def _saved(
-    refusals: Iterable[Refusal], regions: Mapping[str, Region], target: Target
-) -> dict[int, float]:
-    """The seconds that each refusal, by its place, costs: two kernels less one with the work of
-    both and fewer bytes."""
+    refusals: Sequence[Refusal], regions: Sequence[Region], rows: Sequence[RegionRow],
+    target: Target,
+) -> dict[int, float]:  # fmt: skip
+    """The seconds that each refusal, by its place, costs at most: two kernels less one with the
+    work of both and fewer bytes."""
     between: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for number, item in enumerate(refusals):
         pair = between.setdefault((item.producer, item.consumer), [])
         pair.append((number, item.bytes_lost))
-    work = {name: cost.work_seconds(target, region.nodes) for name, region in regions.items()}
-    moved = {name: region.bytes() for name, region in regions.items()}
+    work = {region.name: cost.work_seconds(target, region.nodes) for region in regions}
+    known = {row.name: row for row in rows}
     found: dict[int, float] = {}
     for (one, other), lost in between.items():
-        if one not in regions or other not in regions:
+        if one not in known or other not in known:
             continue
         total = sum(count for _, count in lost)
-        apart = sum(cost.kernel_seconds(target, work[name], moved[name]) for name in (one, other))
-        together = max(0, moved[one] + moved[other] - total)
-        gain = apart - cost.kernel_seconds(target, work[one] + work[other], together)
+        apart = known[one].seconds + known[other].seconds
+        moved = max(0, known[one].bytes + known[other].bytes - total)
+        gain = max(0.0, apart - cost.kernel_seconds(target, work[one] + work[other], moved))
         for number, count in lost:
             found[number] = gain * (count / total if total else 1 / len(lost))
     return found
 
 
 @dataclass(frozen=True)
-class RefusalKind:
-    """Fusions refused with one code between two kinds of region, those of most bytes first."""
+class RefusalGroup:
+    """Fusions refused with one code, those of most time first, and the seconds that all of them
+    would save at most: no more than all their kernels but the longest take."""
 
-    producer: str
-    consumer: str
     code: str
     rows: tuple[RefusalRow, ...]
+    seconds: float
 
     @property
     def bytes(self) -> int:
         return sum(row.bytes for row in self.rows)
 
     @property
-    def seconds(self) -> float:
-        return sum(row.seconds for row in self.rows)
+    def reason(self) -> str:
+        """That of most of them."""
+        return Counter(row.reason for row in self.rows).most_common(1)[0][0]
 
 
-def refusal_kinds(rows: Iterable[RefusalRow]) -> list[RefusalKind]:
-    """Refusals by code and kinds of the regions, those of most bytes first."""
-    table: dict[tuple[str, str, str], list[RefusalRow]] = {}
+def refusal_groups(rows: Iterable[RefusalRow], times: Mapping[str, float]) -> list[RefusalGroup]:
+    """Refusals by code, those of most time first. times: seconds of each region, by its name."""
+    table: dict[str, list[RefusalRow]] = {}
     for row in rows:
-        table.setdefault((*row.kinds, row.code), []).append(row)
-    found = [RefusalKind(*key, tuple(same)) for key, same in table.items()]
-    return sorted(found, key=lambda kind: -kind.bytes)
+        table.setdefault(row.code, []).append(row)
+    found = []
+    for code, same in table.items():
+        ends = {name for row in same for name in (row.producer, row.consumer)}
+        known = [times[name] for name in ends if name in times]
+        most = sum(known) - max(known) if len(known) == len(ends) else math.inf
+        seconds = min(most, sum(row.seconds for row in same))
+        order = sorted(same, key=lambda row: (-row.seconds, -row.bytes))
+        found.append(RefusalGroup(code, tuple(order), seconds))
+    return sorted(found, key=lambda group: (-group.seconds, -group.bytes))
+
+
+def folded(
+    groups: Iterable[RefusalGroup], seconds: float
+) -> tuple[list[RefusalGroup], list[RefusalGroup]]:
+    """The groups that are worth reading, and those that would save less than SMALL of a run that
+    takes so many seconds."""
+    shown: list[RefusalGroup] = []
+    small: list[RefusalGroup] = []
+    for group in groups:
+        (small if group.seconds < SMALL * seconds else shown).append(group)
+    return shown, small

@@ -13,9 +13,9 @@ from collections.abc import Collection
 from math import ceil, prod
 
 from fuser.graph.ir import Node, Value
-from fuser.graph.precision import operand_dtype
 from fuser.graph.sizes import by_example
 from fuser.graph.units import duration
+from fuser.graph.work import flops, operand_dtype
 from fuser.partition import cost
 from fuser.partition.grouping import Group, Grouping, Misfit
 from fuser.partition.nodes import ANCHORS, CREATE, OPAQUE, SELECTING, is_map
@@ -160,10 +160,12 @@ def _misfit(grouping: Grouping, group: Group) -> Misfit | None:
     cone = _cone(grouping, group.nodes)
     weight = sum(cost.weight(node) for node in cone)
     if weight > MOST_WEIGHT:
-        return Misfit("recompute", f"{weight} operations an element are too many to repeat")
+        return Misfit("too-much-code", f"{weight} operations an element are too many to repeat")
     pieces = len(_leaves(grouping, cone)) if any(n.op == "concat" for n in cone) else 0
     if pieces > MOST_PIECES:
-        return Misfit("recompute", f"every element would look for its place in {pieces} tensors")
+        return Misfit(
+            "too-much-code", f"every element would look for its place in {pieces} tensors"
+        )
     readers = [
         (value, user)
         for value in outputs
@@ -272,7 +274,7 @@ def _inline_seconds(
             evaluations *= SCALAR_PENALTY
         if user.op == "conv":
             evaluations *= prod(user.inputs[1].shape[2:])
-        rereads = BROKEN_COPY[target.name] * cost.flops(user) / cost.rate(target, user)
+        rereads = BROKEN_COPY[target.name] * flops(user) / cost.rate(target, user)
         # the query of attention is read once, into registers
         if not (is_score and owner is not None and _is_query(grouping, value, owner)):
             penalty = rereads

@@ -7,24 +7,17 @@ from math import prod
 
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.collective import COLLECTIVES
+from fuser.graph.ops.families import ANCHORS, CREATE, DECODE, REDUCE, SELECTING, VIEW
 from fuser.graph.ops.registry import PRIMITIVES
 from fuser.graph.sizes import same
 
-CREATE = frozenset(("constant", "iota", "dims"))
-VIEW = frozenset(("reshape", "transpose", "broadcast", "slice"))
-"""Movement that reads one operand at one place: it never costs a kernel of its own."""
+__all__ = [
+    "ANCHORS", "CREATE", "DECODE", "OPAQUE", "REDUCE", "SELECTING", "VIEW", "behind_reshapes",
+    "handed_over", "is_empty", "is_injective", "is_map", "reduce_axes",
+]  # fmt: skip
 
-DECODE = frozenset(("dequantize",))
-"""What matmuls decode on the way: their weights stay packed in memory."""
-
-SELECTING = frozenset(("concat", "pad", "gather"))
-"""Movement that decides per element what to read: cheap, but with a price in an inner loop."""
-
-REDUCE = frozenset(("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "argmax", "argmin"))
 OPAQUE = frozenset(("sort", "scatter", "cumsum", "host", "append")) | COLLECTIVES
 """Primitives that run alone: nothing is fused before or behind them."""
-
-ANCHORS = frozenset(("dot_general", "conv", "reduce_window"))
 
 _MAPS = frozenset(name for name, record in PRIMITIVES.items() if record.kind == "map")
 

@@ -98,7 +98,7 @@ def _by_kind(producer: Region, consumer: Region) -> Misfit:
     if consumer.kind in alone or producer.kind in alone:
         return Misfit("opaque", f"{producer.kind} and {consumer.kind} regions run alone")
     if consumer.kind in heavy and producer.kind in heavy:
-        return Misfit("second-anchor", f"{producer.kind} and {consumer.kind} iterate differently")
+        return Misfit("second-anchor", "it needs an iteration space of its own")
     if consumer.kind in heavy and producer.kind == "reduce":
         return Misfit("row-in-prologue", "a row must be complete before its first matmul")
     if consumer.kind in heavy:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from fuser.dtypes import BY_NAME, DType
 from fuser.graph.dims import Dim
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.collective import COLLECTIVES
+from fuser.graph.ops.families import CONTRACTIONS
 from fuser.graph.ops.quantised import saved_bytes, spare_bytes
-from fuser.graph.precision import CONTRACTIONS
-from fuser.graph.sizes import same, size_hint
+from fuser.graph.sizes import by_example, same, size_hint
 from fuser.target import Target
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Kind = Literal[
     "map", "reduce", "contraction", "conv", "attention", "window", "gather",
@@ -173,3 +176,39 @@ class Partition:
         if room is None or same(room.settled, 0):
             return None
         return room.axis, cast(int, room.settled)
+
+    @by_example
+    def to_networkx(self) -> nx.DiGraph[str]:
+        """The regions as a networkx DiGraph, to compute with, in launch order.
+
+        A node is the name of a region, and carries kind, bytes, flops, time_us (as the partitioner
+        predicts it; left out without a target) and sources (the model's nodes that it computes). An
+        edge is what one writes and the other reads: values (their names), bytes, and reasons: the
+        refusals, each a (code, sentence), that say why the two are not one kernel. Of open sizes
+        all is of the example sizes. Raises UsageError without networkx.
+        """
+        from fuser.graph.network import new_network
+        from fuser.partition import cost
+
+        made, writer = new_network(self.graph.name), dict[Value, str]()
+        for region in self.regions:
+            moved, told = region.bytes(), dict[str, Any](kind=region.kind, sources=region.origin)
+            told |= {"bytes": moved, "flops": cost.total_flops(region.nodes)}
+            if self.target is not None:
+                told["time_us"] = cost.seconds(self.target, region.nodes, moved) * 1e6
+            made.add_node(region.name, **told)
+            writer.update(dict.fromkeys(region.outputs, region.name))
+        for region in self.regions:
+            read: dict[str, list[Value]] = {}
+            for value in region.inputs:
+                if value in writer:
+                    read.setdefault(writer[value], []).append(value)
+            for name, values in read.items():
+                size = size_hint(sum(value.type.bytes for value in values))
+                named = tuple(value.name for value in values)
+                made.add_edge(name, region.name, values=named, bytes=size, reasons=())
+        for item in self.refusals:
+            if made.has_edge(item.producer, item.consumer):
+                edge, reason = made.edges[item.producer, item.consumer], (item.code, item.reason)
+                edge["reasons"] = tuple(dict.fromkeys((*edge["reasons"], reason)))
+        return made

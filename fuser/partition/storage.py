@@ -17,7 +17,8 @@ from collections.abc import Collection
 
 from fuser.dtypes import DType, f32, i32
 from fuser.graph.ir import Value
-from fuser.graph.precision import CONTRACTIONS, operand_dtype
+from fuser.graph.ops.families import CONTRACTIONS
+from fuser.graph.work import operand_dtype
 from fuser.partition.nodes import VIEW
 from fuser.partition.region import Region
 

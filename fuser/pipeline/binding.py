@@ -70,22 +70,22 @@ class Bound:
         steps = []
         values: dict[str, int] = {}
         for number, (step, (flops, moved)) in enumerate(zip(self.steps, self.work, strict=True)):
-            kernel, operands = step.kernel, step.operands
+            kernel, operands, access = step.kernel, step.operands, step.access
             if "sizes" in kernel.facts:
                 key = ("sizes", number)
                 kernel = _kernel_at(kernel, known, values)
                 if not self.target.is_cuda:  # an array behind the buffers
                     constants[key] = np.array(kernel.sizes or (0,), np.int64)
-                    operands = (*operands, key)
+                    operands, access = (*operands, key), access and f"{access}r"
                 elif kernel.facts.get("moving"):  # the same, filled anew for each run
-                    operands = (*operands, self._table(kernel))
+                    operands, access = (*operands, self._table(kernel)), access and f"{access}r"
                     kernel = replace(kernel, sizes=())
             seconds = max(
                 evaluate(flops, known) / self.target.flops_f32,
                 evaluate(moved, known) / self.target.bandwidth,
             )
             cost = seconds * self.target.units
-            steps.append(replace(step, kernel=kernel, operands=operands, cost=cost))
+            steps.append(replace(step, kernel=kernel, operands=operands, cost=cost, access=access))
         program = assemble(
             self.target,
             steps,
@@ -192,7 +192,9 @@ def bind_kernels(
             keys.append(key)
             if argument.zeroed:
                 zeroed.append(key)
-        steps.append(Step(kernel, tuple(keys), tuple(zeroed), program.region.name))
+        met = program.kernel.accessed()
+        access = "".join(met.get(argument.buffer, "-") for argument in program.arguments)
+        steps.append(Step(kernel, tuple(keys), tuple(zeroed), program.region.name, access=access))
         work.append((program.flops, program.region.traffic()))
     for value in cut.graph.outputs:
         if value.constant is not None:

@@ -75,10 +75,13 @@ def details(
     cut: Partition, programs: Sequence[TileProgram], target: Target,
     told: Told = lambda step: None, *, texts: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
-    """All of it: "nodes", "tensors", "refusals", and "texts" if they are wanted."""
+    """All of it: "nodes", "tensors", "refusals", "seconds" of a run as the partitioner predicts it,
+    and "texts" if they are wanted."""
+    found = explanation(cut).to_dict()
     return {
         "nodes": source_nodes(cut.graph),
         "tensors": tensors_between(cut),
-        "refusals": explanation(cut).to_dict()["refusals"],
+        "refusals": found["refusals"],
+        "seconds": found["seconds"],
         "texts": kernel_texts(programs, target, told) if texts else [],
     }

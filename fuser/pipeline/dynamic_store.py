@@ -176,6 +176,7 @@ def _variant_record(
             "operands": list(map(key, step.operands)),
             "zeroed": list(map(key, step.zeroed)),
             "label": step.label,
+            "access": step.access,
         }
         for step in bound.steps
     ]
@@ -214,6 +215,7 @@ def _variant(
             tuple(map(int, item["operands"])),
             tuple(map(int, item["zeroed"])),
             str(item["label"]),
+            access=_access(item),
         )
         for item in record["steps"]
     )
@@ -240,6 +242,14 @@ def _variant(
         note=str(record["note"]),
         ordinal=ordinal,
     )
+
+
+def _access(item: Mapping[str, Any]) -> str:
+    """What a step does to its operands; "" of a file of an earlier release."""
+    access = str(item.get("access", ""))
+    if access and len(access) != len(item["operands"]):
+        raise ValueError(f"{access!r} of {len(item['operands'])} operands")
+    return access
 
 
 def _dim(text: str) -> Any:

@@ -16,8 +16,8 @@ from fuser.partition import cost
 from fuser.partition.forced import computed, nearest_node
 from fuser.partition.region import Partition, Region
 from fuser.partition.rows import MOST_ROW_BYTES
-from fuser.partition.text import names
 from fuser.pipeline.tuning import is_static, recall, tuning_material
+from fuser.report.partition_text import names
 from fuser.runtime.cache import KernelCache
 from fuser.target import Target
 from fuser.tilegen.candidates import ranked

@@ -5,7 +5,7 @@ The file stands alone: it has its own colours, for a light and a dark background
 
 from __future__ import annotations
 
-from fuser.graph.units import microseconds
+from fuser.graph.units import duration, milliseconds
 from fuser.report.bench import Bench, Case, Row
 from fuser.report.charts import ticks
 from fuser.report.markup import escaped, tag, titled
@@ -66,7 +66,7 @@ def _case(case: Case) -> list[str]:
     for at in ticks(most, 5):
         x = LEFT + at * per_ms
         parts.append(tag("line", x1=x, x2=x, y1=TITLE, y2=bottom + 4))
-        text = "0" if not at else microseconds(at * 1e3, tick=True)
+        text = duration(at / 1e3, tick=True) if at else "0"
         parts.append(tag("text", text, x=x, y=bottom + 20, text_anchor="middle", class_="quiet"))
     for place, row in enumerate(case.rows):
         parts += _bar(row, TITLE + ROW * place, per_ms, own=place == 0)
@@ -77,7 +77,7 @@ def _bar(row: Row, y: float, per_ms: float, own: bool) -> list[str]:
     times = row.measured.latency_ms
     middle = y + ROW / 2
     ends = [LEFT + max(value, 0.0) * per_ms for value in (times.min, times.p90)]
-    said = f"{microseconds(times.p50 * 1e3)}, p90 {microseconds(times.p90 * 1e3)}"
+    said = f"{milliseconds(times.p50)}, p90 {milliseconds(times.p90)}"
     return [
         tag("text", escaped(_cut(row.engine, 16)), x=LEFT - 10, y=middle + 5, text_anchor="end"),
         tag("rect", titled(f"{row.engine} {row.version}: p50 {times.p50:.3f} ms,"

@@ -10,12 +10,13 @@ from typing import Any
 from fuser.graph.numerics import Rewritten, RuleClass
 from fuser.graph.rewrites import BY_NAME
 from fuser.graph.sizes import by_example, size_hint
+from fuser.graph.work import roofline_us
 from fuser.partition.cost import total_flops
 from fuser.partition.region import Partition
 from fuser.report import report as reports
 from fuser.report.bytes import Moved, addresses_of, launches_moved, least
 from fuser.report.dram import cache_of, dram_bytes
-from fuser.report.roofline import device_of, roofline_us
+from fuser.report.roofline import device_of
 from fuser.runtime.plan_report import Bytes, KernelReport, Report
 from fuser.runtime.program import Launch, Program
 from fuser.runtime.savings import Traffic

@@ -6,11 +6,11 @@ sorting, zooming and keys. The page is at most LIMIT bytes: the texts of kernels
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
-from typing import Any
 
 from fuser.graph.units import byte_size, counted, duration, microseconds, milliseconds, operations
+from fuser.partition.explanation import RefusalGroup
 from fuser.report import charts, drawing
 from fuser.report.breakdown import sentence
 from fuser.report.difference import difference
@@ -23,11 +23,14 @@ from fuser.report.markup import (
     together,
 )
 from fuser.report.panels import end, only, panels, texts
+from fuser.report.partition_text import folded_text
 from fuser.report.record import Record
+from fuser.report.refused import refused
 
 LIMIT = 1_000_000
 """Bytes of a page."""
-MOST_REFUSALS = 100
+MOST_REFUSALS, MOST_EDGES, MOST_LIFTS = 50, 3, 3
+"""Of one reason."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
@@ -259,19 +262,49 @@ def _kernels(record: Record) -> str:
 
 
 def _refusals(record: Record) -> str:
-    found = sorted(record.refusals, key=lambda item: (-item["bytes"], -item["seconds"]))
-    if not found:
+    if not record.refusals:
         return _note("None, or the report does not hold them.")
-    rows = [_refusal(record, item) for item in found[:MOST_REFUSALS]]
-    more = len(found) - len(rows)
-    note = _note(f"The dearest {len(rows)}; fuser explain lists {more:,} more.") if more else ""
-    head = ("between", "why", "bytes", "time", "what would lift it")
-    return note + table(head, rows, numbers=(2, 3), caption="What each refused fusion would save")
+    shown, small = refused(record)
+    said = (
+        "Kernels that are not one, by reason: what all fusions refused for it would save at most,"
+        " no more than what the kernels take."
+    )
+    parts = [_note(said), _refusal_table(record, shown) if shown else ""]
+    if small:
+        text = folded_text(small, bool(shown))
+        together = microseconds(sum(group.seconds for group in small) * 1e6)
+        head = tag("summary", escaped(f"{text}: {together} together"))
+        parts.append(tag("details", head, _refusal_table(record, small)))
+    return "".join(parts)
 
 
-def _refusal(record: Record, item: Mapping[str, Any]) -> tuple[str, ...]:
-    ends = " → ".join(end(record, item[key]) for key in ("producer", "consumer"))
-    return (
-        ends, f"{tag('code', escaped(item['code']))} {escaped(item['reason'])}",
-        byte_size(item["bytes"]), duration(item["seconds"]), escaped(item["lift"]),
+def _refusal_table(record: Record, groups: Sequence[RefusalGroup]) -> str:
+    head = ["why", "time at most", "bytes", "times", "between"]
+    rows = []
+    for group in groups:
+        lifts = [lift for lift in dict.fromkeys(row.lift for row in group.rows) if lift]
+        rows.append([
+            f"{tag('code', escaped(group.code))} {escaped(group.reason)}",
+            duration(group.seconds), byte_size(group.bytes), str(len(group.rows)),
+            _edges(record, group), "<br>".join(tag("code", escaped(x)) for x in lifts[:MOST_LIFTS]),
+        ])  # fmt: skip
+    if any(row[-1] for row in rows):
+        head.append("what lifts it")
+    return table(
+        head, [row[: len(head)] for row in rows], numbers=(1, 2, 3),
+        caption="Refused fusions by reason",
     )  # fmt: skip
+
+
+def _edges(record: Record, group: RefusalGroup) -> str:
+    """The fusions of a group; of many those of most time, and the others behind a fold."""
+    items = []
+    for row in group.rows[:MOST_REFUSALS]:
+        ends = " → ".join(end(record, name) for name in (row.producer, row.consumer))
+        why = "" if row.reason == group.reason else f": {row.reason}"
+        items.append(f"{ends} {escaped(duration(row.seconds) + why)}")
+    if len(group.rows) > MOST_REFUSALS:
+        items.append(f"{len(group.rows) - MOST_REFUSALS} more: fuser explain -v lists them")
+    first, rest = items[:MOST_EDGES], items[MOST_EDGES:]
+    more = tag("details", tag("summary", f"{len(rest)} more"), "<br>".join(rest)) if rest else ""
+    return "<br>".join(first) + more

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fuser.graph.units import byte_size, duration, microseconds, operations
+from fuser.partition.explanation import RefusalRow
 from fuser.report.markup import escaped, percent, tag
 from fuser.report.record import Launch, Record
+from fuser.report.refused import refusal_rows
 from fuser.tilegen.schedule import settings
 
 MOST_TEXT = 40_000
@@ -23,9 +25,9 @@ def panels(record: Record) -> dict[int, str]:
     """What the page says of single kernels, of those that take longest as many as there is room
     for. Their texts and the end of the element are left to be added."""
     found: dict[int, str] = {}
-    space = MOST_PANELS
+    space, refusals = MOST_PANELS, refusal_rows(record)
     for one in sorted(record.dearest, key=lambda one: -one.shown_time):
-        panel = _panel(record, one)
+        panel = _panel(record, one, refusals)
         space -= len(panel.encode())
         if space < 0:
             break
@@ -40,7 +42,7 @@ def panels(record: Record) -> dict[int, str]:
     return {at: found[at] for at in order}
 
 
-def _panel(record: Record, one: Launch) -> str:
+def _panel(record: Record, one: Launch, refusals: Sequence[RefusalRow]) -> str:
     facts = [
         ("symbol", one.name),
         ("time", "not measured" if one.time is None else microseconds(one.time)),
@@ -57,7 +59,8 @@ def _panel(record: Record, one: Launch) -> str:
     nodes = [name for name in one.nodes if name in known or not known]  # no constants
     own = [name for name in nodes if record.homes[name] == one.region]
     shared = [name for name in nodes if record.homes[name] != one.region]
-    parts = [tag("dl", listed, class_="facts"), _refused(record, one), _names("Nodes", own)]
+    facts_of = tag("dl", listed, class_="facts")
+    parts = [facts_of, _refused(record, one, refusals), _names("Nodes", own)]
     parts.append(_names("Nodes of other kernels that it has a part of", shared))
     head = tag("h3", escaped(one.label), id=f"{one.id}-title", tabindex="-1")
     start = f'<section class="kernel" id="{one.id}" aria-labelledby="{one.id}-title">'
@@ -75,16 +78,14 @@ def _names(title: str, names: Sequence[str]) -> str:
     return tag("details", head, tag("ul", listed), **few)
 
 
-def _refused(record: Record, one: Launch) -> str:
+def _refused(record: Record, one: Launch, refusals: Sequence[RefusalRow]) -> str:
     """The refusals at a kernel's ends."""
-    name = f"{one.kind}_{one.region}"
-    found = [item for item in record.refusals if name in (item["producer"], item["consumer"])]
-    found.sort(key=lambda item: -item["bytes"])
+    found = [row for row in refusals if one.label in (row.producer, row.consumer)]
     lines = "".join(
-        tag("li", " → ".join(end(record, item[key]) for key in ("producer", "consumer")),
-            escaped(f": {item['reason']} ({byte_size(item['bytes'])},"
-                    f" {duration(item['seconds'])}). {item['lift']}"))
-        for item in found[:MOST_REFUSALS]
+        tag("li", " → ".join(end(record, name) for name in (row.producer, row.consumer)),
+            escaped(f": {row.reason} ({duration(row.seconds)} at most,"
+                    f" {byte_size(row.bytes)})"), escaped(f". {row.lift}" if row.lift else ""))
+        for row in found[:MOST_REFUSALS]
     )  # fmt: skip
     return tag("h4", "Refused fusions at its ends") + tag("ul", lines) if found else ""
 

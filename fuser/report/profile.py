@@ -6,12 +6,13 @@ in this process on CPUs (counters_perf.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from fuser.graph.units import counted, microseconds
 from fuser.report.breakdown import breakdown, sentence
 from fuser.report.counters import Counted
 from fuser.report.counters_ncu import count_under_ncu
@@ -20,10 +21,14 @@ from fuser.report.kernel_table import kernel_table, own_names
 from fuser.report.record import Record
 from fuser.report.report import Report
 from fuser.report.verdict import Measured, verdicts
+from fuser.runtime.critical_path import CriticalPath
 from fuser.runtime.latency import Latency
 from fuser.runtime.plan import Plan
 from fuser.runtime.plan_report import Profiled
 from fuser.runtime.terminal import paragraphs
+
+MOST_OFF = 5
+"""Kernels off the critical path that are named."""
 
 
 def add_times(
@@ -69,10 +74,11 @@ def add_counters(report: Report, counted: Counted | None, missing: str = "") -> 
 
 
 def profile_text(report: Report, verbose: bool = False) -> str:
-    """Where the time of a measured run goes, and the table of its kernels. verbose: as in
-    `kernel_table`."""
+    """Where the time of a measured run goes, the table of its kernels, and its critical path.
+    verbose: as in `kernel_table`."""
     kernels = kernel_table(Record(report.to_dict()), verbose=verbose)
-    return "\n\n".join(filter(None, [paragraphs(where_time_goes(report)), kernels]))
+    parts = [paragraphs(where_time_goes(report)), kernels, paragraphs(path_text(report))]
+    return "\n\n".join(filter(None, parts))
 
 
 def where_time_goes(report: Report) -> str:
@@ -93,3 +99,45 @@ def where_time_goes(report: Report) -> str:
     assert report.target is not None
     found = verdicts(measured, report.target, report.precision.split(" ")[0])
     return "\n".join([sentence(parts), "", *(one.sentence(kernels_us) for one in found)])
+
+
+def path_text(report: Report) -> str:
+    """The critical path of a run in a few lines, and that without memory that values share where it
+    is shorter; "" where it is not known."""
+    path = report.critical_path()
+    if path is None or not path.kernels:
+        return ""
+    lines = [_path_line("critical path", path), *_off_path(path)]
+    if path.data_us < 0.99 * path.us:
+        apart = report.critical_path(reuse=False)
+        assert apart is not None
+        lines += [_path_line("if no values shared memory", apart), *_off_path(apart)]
+    return "\n".join(lines)
+
+
+def _path_line(what: str, path: CriticalPath) -> str:
+    chain = _nodes([one.name for one in path.kernels])
+    return f"{what}: {microseconds(path.us)} of {microseconds(path.total_us)}, {chain}"
+
+
+def _off_path(path: CriticalPath) -> Iterator[str]:
+    """What is not on the path."""
+    if not path.off:
+        yield f"  all {counted(len(path.kernels), 'kernel')} wait for one another: no overlap"
+        return
+    off = sum(one.time_us for one in path.off)
+    yield (
+        f"  off it {counted(len(path.off), 'kernel')}, {microseconds(off)};"
+        f" overlap could save {microseconds(path.overlap_us)} at most"
+    )
+    for one in path.off[:MOST_OFF]:
+        yield f"    {microseconds(one.time_us):>8}  {one.name}"
+    if len(path.off) > MOST_OFF:
+        yield f"    ... {len(path.off) - MOST_OFF} more"
+
+
+def _nodes(names: Sequence[str]) -> str:
+    """The first and the last, and how many there are."""
+    if len(names) < 3:
+        return ", ".join(names)
+    return f"{names[0]} ... {names[-1]} ({len(names)})"

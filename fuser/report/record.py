@@ -49,6 +49,7 @@ FIELDS: dict[str, Any] = {
     **{f"details?.refusals.*.{name}": str
        for name in ("producer", "consumer", "code", "reason", "lift")},
     "details?.refusals.*.bytes": _NUMBER, "details?.refusals.*.seconds": _NUMBER,
+    "details?.seconds?": _NUMBER,
     "details?.texts.*.tile?": str, "details?.texts.*.code?": str, "details?.texts.*.stage?": str,
     "details?.texts.*.same?": int, "launches.*.counters?": dict, "threads?": int,
 }  # fmt: skip
@@ -269,6 +270,11 @@ class Record:
     @property
     def refusals(self) -> list[Any]:
         return self._details("refusals")
+
+    @property
+    def predicted_seconds(self) -> float:
+        """Of a run, as the partitioner predicts it; 0 in a report without details."""
+        return float((self.data.get("details") or {}).get("seconds") or 0.0)
 
     @cached_property
     def homes(self) -> dict[str, int]:

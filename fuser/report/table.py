@@ -49,7 +49,7 @@ def _rows(
     if packed := report.bytes.packed:
         yield "packed weights", f"{byte_size(packed)} less to read than unpacked"
     if report.forced is not None:
-        from fuser.partition.text import change_text
+        from fuser.report.partition_text import change_text
 
         yield "forced", change_text(report.forced)
     cached = (

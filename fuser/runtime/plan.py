@@ -24,6 +24,8 @@ from fuser.runtime.store import load_programs, program_file, save_program
 from fuser.target import Target
 
 if TYPE_CHECKING:
+    import networkx as nx
+
     from fuser.runtime.binding import Binding
     from fuser.runtime.collectives import Communicator
     from fuser.runtime.cuda import CudaExecutor
@@ -289,8 +291,31 @@ class Plan(Shown):
         report = self._report
         if report is None:
             raise UsageError("this plan has no report", hint="fuser.compile makes plans that do")
+        from fuser.runtime.launch_graph import dependences  # a load should not wait for it
+
         memory, threads = self.peak_memory_bytes, self.executor.threads
-        return replace(report, peak_memory_bytes=memory, threads=threads)
+        waits = dependences(self.program)
+        return replace(report, peak_memory_bytes=memory, threads=threads, dependences=waits)
+
+    def to_networkx(self, times: Sequence[tuple[str, float]] | None = None) -> nx.DiGraph[int]:
+        """The kernels that a run launches as a networkx DiGraph, to compute with.
+
+            graph = plan.to_networkx(plan.profile_kernels())
+            fuser.runtime.critical_path.critical_path(graph)
+
+        A node is a place in the order of launches, and carries name (of its region), symbol (as
+        profilers show it), kind, bytes (through memory), flops, sources (the model's nodes that it
+        computes), time_us and measured: whether that is of `times`, or the roofline. An edge is of
+        a kind. data: the later kernel reads `bytes` that the earlier one wrote. reuse: it writes
+        where the earlier one read or wrote something else, as values share memory. Raises
+        UsageError for a plan that was not made from a model, of a file that an earlier release
+        wrote, and without networkx.
+        """
+        report = self.report()
+        if times is not None:
+            kernels = zip(report.launches, times, strict=True)
+            report.launches = tuple(replace(one, time_us=ms * 1e3) for one, (_, ms) in kernels)
+        return report.to_networkx()
 
     def save(self, path: Path | str) -> None:
         """Write the compiled program to a file for `Plan.load`; it holds native code for this

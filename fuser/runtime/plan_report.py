@@ -6,14 +6,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fuser.errors import UsageError
+from fuser.graph.network import new_network
 from fuser.graph.numerics import Rewritten
 from fuser.graph.units import byte_size, duration, milliseconds
+from fuser.runtime.critical_path import CriticalPath, critical_path
 from fuser.runtime.latency import Latency
+from fuser.runtime.program import Dependence
 from fuser.runtime.savings import NO_TRAFFIC, Saved, Saving, Traffic, savings
 from fuser.runtime.shown import Shown, Summary
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 SCHEMA = 2
 
@@ -238,6 +244,35 @@ class Report(Shown):
     peer: dict[str, Any] | None = None
     """A peer that ran beside the plan: its name, and the kernels it has."""
     profile: Profiled | None = None
+    dependences: tuple[Dependence, ...] | None = None
+    """Which launches wait for which; None where that is not known."""
+
+    def to_networkx(self) -> nx.DiGraph[int]:
+        """See `fuser.runtime.plan.Plan.to_networkx`."""
+        if self.dependences is None:
+            raise UsageError(
+                "it is not known which kernels wait for which: an earlier release saved the plan",
+                hint="compile the model again",
+            )
+        made = new_network(self.model)
+        for place, one in enumerate(self.launches):
+            measured = one.time_us is not None
+            made.add_node(
+                place, name=f"{one.kind}_{one.region}", symbol=one.name, kind=one.kind,
+                sources=one.nodes, bytes=one.boundary.total, flops=one.flops, measured=measured,
+                time_us=one.time_us if measured else one.roofline_us,
+            )  # fmt: skip
+        for item in self.dependences:
+            made.add_edge(item.source, item.target, kind=item.kind, bytes=item.bytes)
+        return made
+
+    def critical_path(self, *, reuse: bool = True) -> CriticalPath | None:
+        """The chain of kernels that bounds a run (fuser/runtime/critical_path.py); None where that
+        is not known: without networkx, and of a plan that an earlier release saved."""
+        try:
+            return critical_path(self.to_networkx(), reuse=reuse)
+        except UsageError:
+            return None
 
     def savings(self) -> list[Saved]:
         """What fusion saved, a line each."""
@@ -273,6 +308,7 @@ class Report(Shown):
             "forced": self.forced,
             "profile": table["profile"],
             "launches": [launch.to_dict() for launch in self.launches],
+            "critical_path": None if (path := self.critical_path()) is None else path.to_dict(),
             "compare": self._compared(),
             "peer": self.peer,
         }

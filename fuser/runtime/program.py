@@ -113,7 +113,9 @@ class Launch:
 
     label: what a profile prints, by default the kernel's name. cost: estimated seconds on one core
     (0: unknown); the CPU runs cheap launches on the calling thread. sizes: bytes of each argument
-    (none: unknown).
+    (none: unknown). access: a letter for each argument ("": unknown): r is read, w written, u both,
+    - neither; a capital where a value in the arena is met for the first time, so that what lay
+    there before is gone.
     """
 
     kernel: CompiledKernel
@@ -122,6 +124,7 @@ class Launch:
     label: str = ""
     cost: float = 0.0
     sizes: tuple[int, ...] = ()
+    access: str = ""
 
     @property
     def name(self) -> str:
@@ -140,6 +143,17 @@ def alone(name: str) -> UsageError:
         f"{name} is one rank's part of a model and exchanges data with the others",
         hint="run all ranks together: fuser.compile(model, devices=N)",
     )
+
+
+@dataclass(frozen=True)
+class Dependence:
+    """A launch, `target` by its place, that waits for an earlier one. data: it reads `bytes` that
+    the other wrote. reuse: it writes where the other read or wrote something else."""
+
+    source: int
+    target: int
+    kind: Literal["data", "reuse"]
+    bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -178,13 +192,15 @@ class Program:
 @dataclass(frozen=True)
 class Step:
     """A launch before its buffers are placed. `operands` are keys, in the kernel's buffer order;
-    `zeroed` are those of them that must be zero first. See `Launch` for label and cost."""
+    `zeroed` are those of them that must be zero first. See `Launch` for label, cost and access,
+    which has small letters alone."""
 
     kernel: CompiledKernel
     operands: tuple[Hashable, ...]
     zeroed: tuple[Hashable, ...] = ()
     label: str = ""
     cost: float = 0.0
+    access: str = ""
 
 
 def _with_workspaces(
@@ -197,9 +213,31 @@ def _with_workspaces(
         if step.kernel.workspace_bytes:
             key = ("workspace of step", position)
             table[key] = step.kernel.workspace_bytes
-            step = replace(step, operands=(*step.operands, key))
+            access = step.access and f"{step.access}u"
+            step = replace(step, operands=(*step.operands, key), access=access)
         found.append(step)
     return found, table
+
+
+def _owners(
+    steps: Sequence[Step], first: Mapping[Hashable, int], last: Mapping[Hashable, int],
+    sizes: Mapping[Hashable, int],
+) -> dict[Hashable, Hashable]:  # fmt: skip
+    """The key whose arena buffer each key has: its own, or that of an operand which the kernel that
+    writes it first may overwrite, and which nobody reads later."""
+    owner = {key: key for key in first}
+    for position, step in enumerate(steps):
+        taken: set[Hashable] = set()
+        for pair in step.kernel.facts.get("in_place", ()):
+            operand, result = (step.operands[at] for at in pair)
+            if operand not in owner or result not in owner or {operand, result} & taken:
+                continue
+            alone = step.operands.count(operand) == step.operands.count(result) == 1
+            ends = last[operand] == first[result] == position
+            if alone and ends and sizes[operand] == sizes[result] and result not in step.zeroed:
+                owner[result] = owner[operand]
+                taken |= {operand, result}
+    return owner
 
 
 def assemble(
@@ -215,7 +253,8 @@ def assemble(
 
     constants: C-contiguous arrays, packed as the kernels read them; only those in use are kept.
     sizes: bytes of each key that is neither an input, an output nor a constant (values between
-    kernels, workspaces). An arena buffer lives from the first to the last step that names it.
+    kernels, workspaces). An arena buffer lives from the first to the last step that names it, and
+    on where a result takes its place (facts["in_place"] of a kernel).
     An output key may also be an input or a constant, or repeat: it becomes a copy. A kernel that
     wants a workspace gets it behind its operands.
     Raises VerifyError for an operand that nothing defines.
@@ -257,10 +296,15 @@ def assemble(
                 last[key] = position
             else:
                 raise VerifyError(f"nothing defines the operand {key!r}", where=step.kernel.name)
-    intervals = [Interval(first[key], last[key], sizes[key]) for key in first]
+    owner = _owners(steps, first, last, sizes)
+    ends: dict[Hashable, int] = {}
+    for key, buffer in owner.items():
+        ends[buffer] = max(ends.get(buffer, 0), last[key])
+    intervals = [Interval(first[key], ends[key], sizes[key]) for key in ends]
     offsets, arena_bytes = plan_memory(intervals, 256 if target.is_cuda else 64)
-    for key, offset in zip(first, offsets, strict=True):
-        refs[key] = BufferRef("arena", offset)
+    places = dict(zip(ends, offsets, strict=True))
+    for key in first:
+        refs[key] = BufferRef("arena", places[owner[key]])
 
     extents = dict(sizes) | {key: constants[key].nbytes for key in refs if key in constants}
     extents |= {key: spec.bytes for key, spec in (*inputs, *outputs)}
@@ -272,8 +316,12 @@ def assemble(
             step.label,
             step.cost,
             tuple(extents[key] for key in step.operands),
+            "".join(
+                letter.upper() if first.get(key) == position else letter
+                for key, letter in zip(step.operands, step.access, strict=bool(step.access))
+            ),
         )
-        for step in steps
+        for position, step in enumerate(steps)
     )
     return Program(
         target,

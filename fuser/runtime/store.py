@@ -128,6 +128,7 @@ def program_record(program: Program, blob: Callable[[bytes], list[int]]) -> dict
                 "zeros": [[*_ref_record(zero.buffer), zero.bytes] for zero in launch.zeros],
                 "label": launch.label,
                 "cost": launch.cost,
+                "access": launch.access,
             }
             for launch in program.launches
         ],
@@ -235,6 +236,7 @@ def program_from_record(
             str(item["label"]),
             float(item["cost"]),
             tuple(item["sizes"]),
+            str(item.get("access", "")),  # "": a file of an earlier release
         )
         for item in manifest["launches"]
     )
@@ -292,6 +294,8 @@ def _check(program: Program) -> None:
             raise ValueError(f"{ref} is out of range, or not of {size} bytes")
 
     for launch in program.launches:
+        if launch.access and len(launch.access) != len(launch.arguments):
+            raise ValueError(f"{launch.access!r} of {len(launch.arguments)} arguments")
         for ref, size in zip(launch.arguments, launch.sizes, strict=True):
             check(ref, size, whole=True)
         for zero in launch.zeros:

@@ -72,6 +72,7 @@ class Calls:
 
         async def answer(message: bytes, context: Any) -> Any:
             began, code = time.monotonic(), grpc.StatusCode.INTERNAL
+            refusal = ""
             try:
                 try:
                     request = read(message)
@@ -81,14 +82,14 @@ class Calls:
                 code = grpc.StatusCode.OK
                 return found
             except RequestError as error:
-                code = _CODES.get(error.status, grpc.StatusCode.INTERNAL)
-                await context.abort(code, str(error))
+                code, refusal = _CODES.get(error.status, code), str(error)
             except asyncio.CancelledError:
                 code = grpc.StatusCode.CANCELLED
                 raise
             finally:
                 client = address_of(context.peer())
                 write(self._service.access_log, client, "grpc", name, code.name, began)
+            await context.abort(code, refusal)  # raises
 
         return answer
 

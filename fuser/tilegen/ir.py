@@ -89,6 +89,8 @@ class Op:
     graph that it was written for, the names of the model's nodes which that comes from."""
 
     opcode: ClassVar[str] = ""
+    access: ClassVar[str] = ""
+    """What it does to the buffer of its `view`: r, it reads; w, it writes; u, both."""
     results: tuple[Value, ...] = ()
     origin: tuple[tuple[str, ...], ...] = ()
 
@@ -198,6 +200,15 @@ class Kernel:
 
     def walk(self) -> Iterator[Op]:
         yield from self.body.walk()
+
+    def accessed(self) -> dict[Buffer, str]:
+        """What the kernel does to each buffer that it meets, in the letters of ops."""
+        found: dict[Buffer, str] = {}
+        for op in self.walk():
+            if op.access:
+                buffer: Buffer = getattr(op, "view").buffer  # noqa: B009  of those that have one
+                found[buffer] = op.access if found.get(buffer, op.access) == op.access else "u"
+        return found
 
     def rewrite(self, fn: Callable[[Block], None]) -> None:
         """Apply `fn` to every block, inner blocks first."""

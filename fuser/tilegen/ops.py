@@ -60,6 +60,7 @@ class Load(Op):
     """
 
     opcode: ClassVar[str] = "load"
+    access: ClassVar[str] = "r"
     view: View
     indices: tuple[Index, ...]
     shape: tuple[int, ...]
@@ -75,6 +76,7 @@ class Store(Op):
     """
 
     opcode: ClassVar[str] = "store"
+    access: ClassVar[str] = "w"
     view: View
     indices: tuple[Index, ...]
     value: Value
@@ -90,6 +92,7 @@ class AtomicAdd(Op):
     """view[indices(c)] += value[c], in any order; out of bounds elements are dropped."""
 
     opcode: ClassVar[str] = "atomic_add"
+    access: ClassVar[str] = "u"
     view: View
     indices: tuple[Index, ...]
     value: Value
@@ -111,6 +114,7 @@ class Atomic(Op):
     """
 
     opcode: ClassVar[str] = "atomic"
+    access: ClassVar[str] = "u"
     fn: AtomicFn
     view: View
     indices: tuple[Index, ...]

@@ -52,14 +52,8 @@ def count(kernel: Kernel, number: Number) -> Work:
 
 def accesses(op: Op) -> list[tuple[View, bool]]:
     """(view, whether it is written) of a load, a store or an atomic; an atomic does both."""
-    match op:
-        case ops.Load():
-            return [(op.view, False)]
-        case ops.Store():
-            return [(op.view, True)]
-        case ops.Atomic() | ops.AtomicAdd():
-            return [(op.view, False), (op.view, True)]
-    return []
+    ways = {"r": (False,), "w": (True,), "u": (False, True)}.get(op.access, ())
+    return [(getattr(op, "view"), writes) for writes in ways]  # noqa: B009
 
 
 def is_gather(op: Op) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fuser.backend.math import MAX_ULP
+from fuser.backend.math import FUNCTIONS, MAX_ULP
 from fuser.backend.math_circular import IN_LINE
 from fuser.dtypes import DType, f16, f32, f64
 from fuser.tilegen.builder import Builder
@@ -53,6 +54,13 @@ def spread(dtype: DType, count: int, rng: np.random.Generator) -> Array:
     x[: count // 2] = (rng.standard_normal(count // 2) * scales).astype(dtype.numpy)
     x[: len(SPECIAL)] = SPECIAL
     return x
+
+
+def test_every_function_has_a_bound_and_is_measured() -> None:
+    """As the recipe for an elementwise primitive in CONTRIBUTING says."""
+    assert set(FUNCTIONS) == set(MAX_ULP) == set(WIDER)
+    recipe = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    assert "`MAX_ULP`" in recipe and "`WIDER`" in recipe
 
 
 @pytest.mark.parametrize("fn", sorted(WIDER))

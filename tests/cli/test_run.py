@@ -26,7 +26,7 @@ SCHEMA_KEYS = [
     "rewrites", "kernels",
     "boundary_bytes", "dram_bytes", "dram_bytes_cold", "packed_bytes", "latency_ms", "unfused",
     "compile_s", "cache_hits", "peak_memory_bytes", "tuned", "fallbacks", "forced",
-    "profile", "launches",
+    "profile", "launches", "critical_path",
     "compare",
     "peer",
 ]  # fmt: skip
@@ -289,7 +289,7 @@ def test_missing_recorded_input(fuser: Fuser, halves: Path, tmp_path: Path) -> N
     model = tmp_path / "model.onnx"
     model.write_bytes((halves / "model.onnx").read_bytes())
     (recorded(tmp_path, output_0=-HALVES) / "input_0.pb").unlink()
-    assert_one_line(fuser("run", model, "--device", "cpu"), 2, "missing", "x")
+    assert_one_line(fuser("run", model, "--device", "cpu"), 2, "there is no input_0.pb")
 
 
 def test_expected_outputs_of_other_names(fuser: Fuser, halves: Path, tmp_path: Path) -> None:

@@ -1,15 +1,20 @@
 """Decoders that keep their keys and values, beside one that computes all of them anew."""
 
+import sys
+import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from onnx import numpy_helper
 
 import fuser
+from fuser.report.progress import Progress
 from models import TINY, build
-from models.generate import decoder, generate
+from models.generate import _told, command, decoder, generate
 
 
 @pytest.fixture(scope="module")
@@ -90,3 +95,71 @@ def test_coded_weights_are_the_nearest(bits: int) -> None:
         away = np.abs(whole.reshape(len(codes), -1).T - plain[name])
         step = np.repeat(scales, codes.shape[-1], axis=1).T
         assert (away <= step * 0.5001).all()
+
+
+# The command --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Words w0, w1, ... for the tokens 0, 1, ... of small_llama, and one beyond."""
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {f"w{i}": i for i in range(TINY["llama"]["vocabulary"] + 1)}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    made.save(str(path))
+    return path
+
+
+SMALL = ("--model", "small_llama", "--device", "cpu", "--threads", "1", "--tokens", "4")
+
+
+def test_text_is_that_of_the_tokens(
+    plan: fuser.StatefulPlan, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    monkeypatch.setattr(Progress, "step", lambda self, name: steps.append(name))
+    prompt = np.array([[3, 1, 4, 1, 5]])
+    wanted = generate(plan, prompt, 4).tokens[0]
+    done = CliRunner().invoke(
+        command, [*SMALL, "--tokenizer", str(tokenizer), "--text", "w3 w1 w4 w1 w5"]
+    )
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[0] == " ".join(f"w{token}" for token in wanted)
+    assert steps[:3] == ["building small_llama", "compiling", "reading 5 tokens"]
+
+
+def test_what_does_not_go_together_is_refused(tokenizer: Path, tmp_path: Path) -> None:
+    def error(*arguments: str) -> str:
+        done = CliRunner().invoke(command, [*SMALL, *arguments])
+        assert done.exit_code == 2
+        return " ".join(done.stderr.split())
+
+    assert "--text needs --tokenizer" in error("--text", "w1")
+    beyond = f"w{TINY['llama']['vocabulary']}"
+    assert "tokens" in error("--tokenizer", str(tokenizer), "--text", beyond)
+    (tmp_path / "no.json").write_text("{}")
+    assert "no.json is no tokenizer.json" in error("--tokenizer", str(tmp_path / "no.json"))
+
+
+def test_a_missing_package_is_named(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    done = CliRunner().invoke(command, [*SMALL, "--tokenizer", str(tokenizer)])
+    assert done.exit_code == 2 and "pip install tokenizers" in done.stderr
+
+
+def test_progress_is_told_once_a_second(
+    plan: fuser.StatefulPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    generate(plan, prompt(), 5, told=counts.append)
+    assert counts == [1, 2, 3, 4, 5]
+    steps: list[str] = []
+    monkeypatch.setattr(Progress, "step", lambda self, name: steps.append(name))
+    now = iter([0.4, 0.9, 1.0, 1.9, 2.1])
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
+    told = partial(_told, Progress(), 5, [0.0])
+    for done in counts:
+        told(done)
+    assert steps == ["3 of 5 tokens", "5 of 5 tokens"]

@@ -15,6 +15,7 @@ from fuser.graph.ops.registry import primitive
 from fuser.partition import Partition, Region
 from fuser.partition.dag import is_convex
 from fuser.target import SM_90A, Target, cpu_target
+from tests.networks import check_regions
 
 Array = np.ndarray[Any, Any]
 CPU = cpu_target("x86-64-v4", "", units=2, vector_bits=512)
@@ -106,6 +107,7 @@ def check(graph: Graph, cut: Partition, tolerance: float = 1e-4) -> None:
         assert is_convex(cut.graph, region.nodes) or _recomputes(cut, region.nodes), region.name
         positions = [cut.graph.nodes.index(node) for node in region.nodes]
         assert positions == sorted(positions)
+    check_regions(cut)
     feeds = random_feeds(graph)
     expected = evaluate(graph, feeds)
     found = run_regions(cut, feeds)

@@ -9,8 +9,9 @@ import networkx as nx
 import pytest
 
 from fuser.graph.evaluate import evaluate
+from fuser.graph.work import flops
 from fuser.partition import Options, partition
-from fuser.partition.cost import flops, total_flops
+from fuser.partition.cost import total_flops
 from fuser.partition.dag import Needs, Order, is_convex, ordered
 from tests.interpreted import check as check_emitted
 from tests.partition.random_graphs import random_graph

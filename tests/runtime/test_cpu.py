@@ -7,6 +7,7 @@ import itertools
 import multiprocessing
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,6 +66,60 @@ def test_arena_is_reused_and_constants_pruned() -> None:
     assert len(program.constants) == 1
     # Two values live at once, out of nine.
     assert program.arena_bytes == 2 * -(-SIZE * 4 // 64) * 64
+
+
+def overwriting(
+    operands: list[tuple[str, ...]], pairs: list[list[int]], sizes: dict[str, int] | None = None,
+    zeroed: tuple[str, ...] = (),
+) -> Program:  # fmt: skip
+    """Additions whose result may be where one of the operands was: c = a + b, by names."""
+    spec = TensorSpec("x", f32, (SIZE,))
+    add = dataclasses.replace(binary("add", "fadd", SIZE), facts={"in_place": pairs})
+    names = {name for item in operands for name in item} - {"x", "last"}
+    work = [Step(add, item, tuple(n for n in zeroed if n == item[2])) for item in operands]
+    room = dict.fromkeys(names, SIZE * 4) | (sizes or {})
+    return assemble(TARGET, work, [("x", spec)], [("last", spec)], {}, room)
+
+
+def places(program: Program) -> list[list[int]]:
+    """Offsets in the arena of the arguments of each launch; -1 outside of it."""
+    return [
+        [ref.index if ref.space == "arena" else -1 for ref in launch.arguments]
+        for launch in program.launches
+    ]
+
+
+@pytest.mark.parametrize("pairs", [[[0, 2]], [[1, 2], [0, 2]]])
+def test_results_take_the_place_of_operands(pairs: list[list[int]]) -> None:
+    """All along a chain, in which each value is read last where the next is written."""
+    chained = [("x", "x", "a"), ("a", "x", "b"), ("b", "x", "c"), ("c", "x", "last")]
+    program = overwriting(chained, pairs)
+    assert places(program) == [[-1, -1, 0], [0, -1, 0], [0, -1, 0], [0, -1, -1]]
+    x = np.random.default_rng(0).standard_normal(SIZE, np.float32)
+    np.testing.assert_array_equal(CpuExecutor(program, 2).run([x])[0], x + x + x + x + x)
+
+
+@pytest.mark.parametrize(
+    ("operands", "more"),
+    [
+        ([("x", "x", "a"), ("a", "x", "b"), ("a", "b", "last")], {}),  # read later
+        ([("x", "x", "a"), ("a", "a", "b"), ("b", "x", "last")], {}),  # read as another, too
+        ([("x", "x", "a"), ("a", "x", "b"), ("b", "x", "last")], {"sizes": {"b": SIZE * 4 + 4}}),
+        ([("x", "x", "a"), ("a", "x", "b"), ("b", "x", "last")], {"zeroed": ("b",)}),
+        ([("x", "x", "b"), ("x", "x", "a"), ("a", "x", "b"), ("b", "a", "last")], {}),  # there
+    ],
+)
+def test_results_that_need_their_own_place(
+    operands: list[tuple[str, ...]], more: dict[str, Any]
+) -> None:
+    program = overwriting(operands, [[0, 2]], **more)
+    two = places(program)[-2]
+    assert two[0] != two[2]
+    x = np.random.default_rng(0).standard_normal(SIZE, np.float32)
+    known = {"x": x}
+    for a, b, c in operands:
+        known[c] = known[a] + known[b]
+    np.testing.assert_array_equal(CpuExecutor(program, 2).run([x])[0], known["last"])
 
 
 def test_misaligned_input() -> None:

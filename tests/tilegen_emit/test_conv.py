@@ -6,7 +6,9 @@ import pytest
 
 from fuser import dtypes
 from fuser.target import cpu_target
+from fuser.tilegen.emit import emit
 from fuser.tilegen.rules.cpu.conv import conv_schedule
+from fuser.tilegen.rules.cpu.matmul import register_tiles
 from fuser.tilegen.schedule import Schedule
 from tests.interpreted import TARGETS, check, one_region
 from tests.tilegen_emit.graphs import Model
@@ -99,3 +101,37 @@ def test_two_panels_of_weights_fit_l2(channels: int, taps: int, columns: int) ->
     target = cpu_target("sapphirerapids", "", units=2, vector_bits=512, l2_bytes=2 << 20)
     schedule = conv_schedule(target, 49, 480, channels, taps, 32, 1)
     assert schedule.block("n") == columns
+
+
+@pytest.mark.parametrize("ways", [4, 8, 12])
+@pytest.mark.parametrize("arch", ["sapphirerapids", "znver4"])
+@pytest.mark.parametrize("lines", [1, 16, 31, 32, 48, 63, 64, 65, 96, 128, 1024])
+def test_rows_of_a_register_tile_stay_in_l1(arch: str, ways: int, lines: int) -> None:
+    """Whatever the distance of two rows, in lines: no set has to hold more of them than it can, and
+    rows are as many as without that where their sets differ."""
+    target = cpu_target(arch, "", units=2, vector_bits=512, l1_bytes=ways << 12)
+    rows = register_tiles(target, 196, 512, 32, pitch=64 * lines)[0][1]
+    sets = [row * lines % 64 for row in range(rows)]
+    assert max(map(sets.count, sets)) <= ways
+    if lines % 2:
+        assert rows == register_tiles(target, 196, 512, 32)[0][1]
+
+
+@pytest.mark.parametrize(("channels", "stride", "far"), [(1024, 1, 8), (512, 2, 8), (1040, 1, 14)])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_pixels_that_share_a_set(channels: int, stride: int, far: int, channels_last: bool) -> None:
+    """Pixels 4 KiB apart are read by few rows at a time, others and pixels along memory are not."""
+    target = cpu_target("x86-64-v4", "", units=2, vector_bits=512)
+    m = Model()
+    x = m.input(1, channels, 14 * stride, 14 * stride)
+    m.output(
+        m.b.emit(
+            "conv", x, m.weight(512, channels, 1, 1), strides=(stride, stride),
+            padding=((0, 0), (0, 0)), dilation=(1, 1), groups=1,
+        )
+    )  # fmt: skip
+    layouts = dict.fromkeys((x, m.graph.outputs[0]), (0, 2, 3, 1)) if channels_last else {}
+    partition = one_region(m.graph, "conv", layouts)
+    (program,) = emit(partition.regions[0], partition, target)
+    rows = program.kernel.schedule.block("m")
+    assert rows <= far if channels_last else rows == 14

@@ -19,6 +19,7 @@ import fuser
 from fuser.pipeline.devices import Device
 from fuser.report.report import Report
 from models.zoo import zoo_feeds, zoo_module
+from tests.networks import check_launches
 
 Array = np.ndarray[Any, Any]
 
@@ -77,7 +78,8 @@ def run_route(
 ) -> Outcome:  # fmt: skip
     """A model of the zoo on one route, beside PyTorch in float64.
 
-    on_device: the module and its inputs are CUDA tensors (traces only).
+    on_device: the module and its inputs are CUDA tensors (traces only). Exports are checked for the
+    order of their launches, too.
     """
     feeds = zoo_feeds(name, dtype, past=past)
     wanted = expected_outputs(name, feeds, dtype)
@@ -92,6 +94,7 @@ def run_route(
             plan = fuser.compile(export(module, feeds, route), device=device)
             known = {spec.name for spec in plan.inputs}
             found = plan.run({key: x for key, x in feeds.items() if key in known})
+            check_launches(plan.program)
             return Outcome.of(relative_error(list(found.values()), wanted), [plan.report()])
         if route == "torch.export":
             exported = torch.export.export(module, inputs, strict=False)

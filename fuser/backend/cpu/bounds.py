@@ -9,9 +9,10 @@ from fuser.backend.cpu import affine, kernel_facts
 from fuser.backend.cpu.emitter import Condition
 from fuser.backend.cpu.values import Values
 from fuser.backend.text import Reg
-from fuser.graph.sizes import certain
+from fuser.graph.sizes import certain, is_symbolic
 from fuser.tilegen import ops
-from fuser.tilegen.index import Atom, Axis, Index, Scalar, in_range
+from fuser.tilegen.index import Atom, Axis, Index, Scalar, atom_range, in_range
+from fuser.tilegen.ir import Kernel
 
 
 def store_bounds(op: ops.WRITES) -> list[Condition]:
@@ -92,3 +93,39 @@ def clips(
         found[axis] = (first, last)
         established.append((expression, extent))
     return found, established
+
+
+def idle(low: Values, kernel: Kernel) -> Reg | None:
+    """Whether a program stores nothing, told from its ids: all of its stores are beyond one bound.
+    None where that is so for no program of the grid, or not known before they run.
+
+    Such programs hang over the rows where these are swept in groups.
+    """
+    found: list[Condition] | None = None
+    for op in kernel.walk():
+        if isinstance(op, ops.AtomicAdd | ops.Atomic):
+            return None
+        if isinstance(op, ops.Store):
+            firsts = [
+                (_first(low, e), n)
+                for e, n in zip(op.indices, op.view.shape, strict=True)
+                if not is_symbolic(n) and not in_range(e, n)
+            ]
+            found = [item for item in firsts if found is None or item in found]
+    for first, extent in found or ():
+        if not is_symbolic(*first.range) and first.range[1] >= extent:
+            return low.f.icmp("sge", low.index(first), extent)
+    return None
+
+
+def _first(low: Values, index: Index) -> Index:
+    """The least that an index of a program can be, as an expression of the program's ids."""
+    least = index.constant
+    kept = Index(0)
+    for atom, coefficient in index.terms:
+        if isinstance(atom, Scalar) and atom.value in low.scalars:
+            kept = kept + Index(0, ((atom, coefficient),))
+        else:
+            ends = atom_range(atom)
+            least = least + min(end * coefficient for end in ends)
+    return kept + least

@@ -6,7 +6,9 @@ from typing import Any
 
 from fuser.backend import llvm, math
 from fuser.backend.cpu.analysis import analyse
+from fuser.backend.cpu.bounds import idle
 from fuser.backend.cpu.decisions import print_decisions
+from fuser.backend.cpu.in_place import in_place_pairs
 from fuser.backend.cpu.lower import Lowering
 from fuser.backend.cpu.rules import RULES
 from fuser.backend.cpu.storage import One
@@ -48,15 +50,19 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
     With symbolic dims (and their Sizes active), or scalars, the entry finds, behind the buffers, an
     array of 8-byte slots: i64 with the values of facts["sizes"], then the bits of the scalars that
     facts["scalars"] names, in the low bytes. The grid at other sizes is facts["grid"].
+    facts["in_place"]: pairs of an operand and a result that may be one buffer, by their positions.
     """
     with symbolic_dims() as read:
-        module, _, scratch = _lower(kernel, target, read)
+        module, low, scratch = _lower(kernel, target, read)
+        pairs = in_place_pairs(low.known)
     code = llvm.emit_object(str(module), machine(target))
     facts: dict[str, Any] = {}
     if dims.active() is not None:
         facts = {"sizes": list(map(str, read)), "grid": list(map(str, kernel.grid))}
     if kernel.scalars:
         facts["scalars"] = [value.name for value in kernel.scalars]
+    if pairs:
+        facts["in_place"] = [[kernel.buffers.index(buffer) for buffer in pair] for pair in pairs]
     return CompiledKernel(
         name=kernel.name, target=target.name, entry=entry_name(kernel), code=code,
         grid=tuple(map(size_hint, kernel.grid)), scratch_bytes=scratch, facts=facts,
@@ -81,10 +87,12 @@ def assembly(kernel: Kernel, target: Target) -> str:
     return llvm.emit_assembly(lower_to_llvm(kernel, target), machine(target))
 
 
-def _access(kernel: Kernel, buffer: Buffer) -> str:
-    """What LLVM may take for granted of the pointer to a buffer."""
+def _access(kernel: Kernel, buffer: Buffer, shared: bool) -> str:
+    """What LLVM may take for granted of the pointer to a buffer. shared: another may be to the
+    same."""
     writes = [op.view.buffer for op in kernel.walk() if isinstance(op, ops.WRITES)]
-    shared = buffer.alias and any(other.alias == buffer.alias for other in writes)
+    if buffer.alias:
+        shared = any(other.alias == buffer.alias for other in writes)
     words = ["" if shared else " noalias", "" if buffer in writes else " readonly"]
     return f"ptr{''.join(words)} align {_alignment(buffer)}"
 
@@ -114,7 +122,11 @@ def _lower(
     module = Module(where.triple or llvm.host_triple(), llvm.data_layout(where))
     attributes = module.attributes("nounwind nofree norecurse")
     facts = analyse(kernel, target)
-    params = [(_access(kernel, buffer), f"b{i}") for i, buffer in enumerate(kernel.buffers)]
+    shared = {buffer for pair in in_place_pairs(facts) for buffer in pair}
+    params = [
+        (_access(kernel, buffer, buffer in shared), f"b{i}")
+        for i, buffer in enumerate(kernel.buffers)
+    ]
     params += [("i64", f"pid{axis}") for axis in range(len(kernel.grid))]
     if _has_numbers(kernel):
         params.append((_numbers_type(kernel), "sizes"))
@@ -140,6 +152,13 @@ def _lower(
         if isinstance(op, ops.ProgramId):
             low.scalars[op.result] = program.args[len(kernel.buffers) + op.axis]
             low.depths[op.result] = 0
+    spare = idle(low, kernel)
+    if spare is not None:
+        done, work = program.block("idle"), program.block("work")
+        program.cbr(spare, done, work)
+        program.enter(done)
+        program.ret()
+        program.enter(work)
     low.block(kernel.body)
     program.ret()
     verify_tiles(program, len(low.tiles))

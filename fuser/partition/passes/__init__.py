@@ -17,7 +17,8 @@ from fuser.graph.int8_matmuls import to_int8_matmuls
 from fuser.graph.integer_matmuls import to_integer_matmuls
 from fuser.graph.ir import Graph, Value
 from fuser.graph.numerics import RuleClass
-from fuser.graph.precision import CONTRACTIONS, quantise_weights, round_operands, store_grids
+from fuser.graph.ops.families import CONTRACTIONS
+from fuser.graph.precision import quantise_weights, round_operands, store_grids
 from fuser.partition.forced import fused_before
 from fuser.partition.options import Options
 from fuser.partition.passes.align_rows import align_rows

@@ -18,8 +18,8 @@ from fuser.dtypes import f32
 from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
-from fuser.graph.precision import operand_dtype
 from fuser.graph.sizes import by_example
+from fuser.graph.work import operand_dtype
 from fuser.target import Target
 
 FEW_CHANNELS = 16

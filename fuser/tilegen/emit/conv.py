@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from fuser.dtypes import DType
 from fuser.graph.ir import Node, Value
+from fuser.graph.sizes import is_symbolic
 from fuser.partition.region import Partition, Region
 from fuser.target import Target
 from fuser.tilegen.emit.constants import uniform
@@ -109,6 +110,7 @@ def emit(
             and has_channels_last(region, partition, conv.x),
             window=_window(conv, region, partition, target),
             run=_run(region, partition, conv),
+            pitch=_pitch(region, partition, conv),
         )
     )
     em = Emission(region, partition, target, chosen)
@@ -137,6 +139,15 @@ def _run(region: Region, partition: Partition, conv: ConvShape) -> int:
     attrs = conv.node.attrs
     whole = conv.groups == 1 and attrs["dilation"][-1] == 1 and attrs["padding"][-1] == (0, 0)
     return conv.kernel[-1] if whole and has_channels_last(region, partition, conv.x) else 1
+
+
+def _pitch(region: Region, partition: Partition, conv: ConvShape) -> int:
+    """Bytes from a pixel of the image to what the next output pixel has under the same tap, where
+    the channels of a pixel are adjacent; else 0."""
+    if is_symbolic(*conv.x.shape[1:2]) or not has_channels_last(region, partition, conv.x):
+        return 0
+    step: int = conv.node.attrs["strides"][-1]
+    return step * conv.x.shape[1] * conv.x.dtype.bytes
 
 
 def has_channels_last(region: Region, partition: Partition, x: Value) -> bool:

@@ -79,13 +79,14 @@ class ConvRule(Protocol):
 
     staged: whether operands are copied as they are and results are not reduced. window: where
     pixels lie in memory with their channels together, in the dtype that the unit multiplies. run:
-    how many taps follow each other in memory, with all their channels.
+    how many taps follow each other in memory, with all their channels. pitch: bytes from a pixel
+    under a tap to that of the next output pixel, where channels are adjacent, else 0.
     """
 
     def __call__(
         self, target: Target, m: int, n: int, channels: int, taps: int, bits: int, groups: int,
         unit: DotUnit | None = None, *, staged: bool = False, window: Window | None = None,
-        run: int = 1,
+        run: int = 1, pitch: int = 0,
     ) -> Schedule: ...  # fmt: skip
 
 

@@ -23,7 +23,7 @@ FEW_CHANNELS = 16
 def conv_schedule(
     target: Target, m: int, n: int, channels: int, taps: int, bits: int, groups: int,
     unit: DotUnit | None = None, *, staged: bool = False, window: Window | None = None,
-    run: int = 1,
+    run: int = 1, pitch: int = 0,
 ) -> Schedule:  # fmt: skip
     """Blocks of a convolution: see `ConvRule`."""
     m, n = size_hint(m), size_hint(n)
@@ -44,7 +44,7 @@ def conv_schedule(
         k = channels * taps if channels < unit.depth or whole else channels
         return replace(found, blocks=(*found.blocks[:2], ("k", k)))
     line = channels * bits // 8
-    rows, columns = _register_tile(target, m, n, bits, taps * line)
+    rows, columns = _register_tile(target, m, n, bits, taps * line, pitch)
     group = swept_rows(
         target, ceildiv(m, rows), ceildiv(n, columns), rows, line, columns * taps * line,
         m * n * bits // 8,
@@ -99,12 +99,16 @@ MOST_WASTE = 1.5
 """Pixels of tiles over those of the result."""
 
 
-def _register_tile(target: Target, m: int, n: int, bits: int, column: int) -> tuple[int, int]:
+def _register_tile(
+    target: Target, m: int, n: int, bits: int, column: int, pitch: int
+) -> tuple[int, int]:
     """(rows, columns) of the register tile of least work of those with a panel of weights that
-    fits L2 twice: in use, and under way. column: bytes of a column of weights."""
-    tiles = [tile for _, *tile in register_tiles(target, m, n, bits)]
+    fits L2: twice, in use and under way, but once where L3 keeps up with a core of few
+    multiply-adds. column: bytes of a column of weights. pitch: see register_tiles."""
+    tiles = [tile for _, *tile in register_tiles(target, m, n, bits, pitch=pitch)]
     room = target.l2_bytes * 3 // 4
-    rows, columns = next((t for t in tiles if 2 * t[1] * column <= room), tiles[0])
+    fits = (t for t in tiles if target.vector_fmas * t[1] * column <= room)
+    rows, columns = next(fits, tiles[0])
     return rows, columns
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from fuser.graph.sizes import is_symbolic, size_hint
@@ -9,6 +10,10 @@ from fuser.target import DotUnit, Target
 from fuser.tilegen import units
 from fuser.tilegen.rules.common import MOST_SYMBOLIC_DEPTH, block_of, blocks_of, ceildiv
 from fuser.tilegen.schedule import Schedule
+
+LINE_BYTES = 64
+PAGE_BYTES = 4096
+"""Bytes of a way of L1: the address within a page names the set."""
 
 
 def dot_schedule(
@@ -34,17 +39,18 @@ def register_tile(
 
 
 def register_tiles(
-    target: Target, m: int, n: int, bits: int, accumulators: int = 1
+    target: Target, m: int, n: int, bits: int, accumulators: int = 1, pitch: int = 0
 ) -> list[tuple[float, int, int]]:
     """(cost, rows, columns) of the register tiles that fit, those of the least work first.
 
     rows * vectors accumulators a dot, a row of B and one broadcast fit the registers; tiles that
     fill them run at about the same speed, so what counts is what hangs over the edges of [m, n].
-    Tiles of few rows wait for B: L2 gives a line in 2.7 cycles, in which 5.4 multiply-adds are
-    done.
+    Tiles of few rows wait for B: L2 gives a line in 2.7 cycles. So do tiles of rows that L1 cannot
+    hold: pitch is the bytes from one to the next, 0 if unknown. Where a core begins one
+    multiply-add a cycle, the other instructions of a step pass beside them.
     """
     lanes = target.lanes(64 if bits == 64 else 32)
-    stream = 5.4 * target.vector_bits / 512
+    line = 2.7 * target.vector_fmas * target.vector_bits / 512  # multiply-adds while L2 gives one
     found: list[tuple[float, int, int]] = []
     for vectors in range(1, 5):
         most = (target.vector_registers - 1 - vectors) // (vectors * accumulators)
@@ -52,10 +58,22 @@ def register_tiles(
         panels = ceildiv(n, vectors * lanes)
         for rows in range(max(1, most // 2), most + 1):
             height = min(rows, m)
+            lines = vectors + _evicted(target, height, pitch)
             # multiply-adds of a step of k, its loads, and a share of the start and end of the tile
-            step = max(height, stream) * vectors + 0.15 * (height + vectors) + 2
+            step = max(height * vectors, lines * line)
+            step += (0.15 * (height + vectors) + 2) * (0.1 if target.vector_fmas == 1 else 1)
             found.append((ceildiv(m, height) * panels * step, height, vectors * lanes))
     return sorted(dict.fromkeys(found), key=lambda item: item[0])
+
+
+def _evicted(target: Target, rows: int, pitch: int) -> int:
+    """Of the lines in which `rows` rows are read, those that L1 gives up from one step of k to the
+    next: all in a set that has not room for them. Rows a multiple of 4 KiB apart share one set."""
+    if not pitch:
+        return 0
+    crowds = Counter(row * pitch % PAGE_BYTES // LINE_BYTES for row in range(rows)).values()
+    ways = target.l1_bytes // PAGE_BYTES
+    return sum(crowd for crowd in crowds if crowd > ways)
 
 
 def matmul_schedule(

@@ -31,7 +31,7 @@ takes a line of 128 bytes in a few cycles, fills it."""
 def conv_schedule(
     target: Target, m: int, n: int, channels: int, taps: int, bits: int, groups: int,
     unit: DotUnit | None = None, *, staged: bool = False, window: Window | None = None,
-    run: int = 1,
+    run: int = 1, pitch: int = 0,
 ) -> Schedule:  # fmt: skip
     """Blocks of a convolution: see `ConvRule`."""
     staged = staged and not is_symbolic(channels)

@@ -83,7 +83,7 @@ def _order(depth: int) -> str:
 def conv_schedule(
     target: Target, m: int, n: int, channels: int, taps: int, bits: int, groups: int,
     unit: DotUnit | None = None, *, staged: bool = False, window: Window | None = None,
-    run: int = 1,
+    run: int = 1, pitch: int = 0,
 ) -> Schedule:  # fmt: skip
     """Blocks of a convolution: see `ConvRule`. Nobody shares the taps or channels of a tile."""
     m, n, groups = size_hint(m), size_hint(n), size_hint(groups)
