@@ -59,7 +59,8 @@ def explain_command(
     from fuser.pipeline.devices import choose_target
     from fuser.pipeline.fusion import Fusion
     from fuser.pipeline.kernels import emit_programs
-    from fuser.report.build import rewrites_in
+    from fuser.pipeline.outline import outline
+    from fuser.report.build import Planned, region_bytes, rewrites_in
     from fuser.report.partition_text import change_text, text_of
     from fuser.runtime.terminal import echo, paragraphs
     from fuser.tilegen.row_order import order_lines
@@ -79,12 +80,14 @@ def explain_command(
     chosen = choose_target(device)
     tuned: tuple[Any, ...] = ()
     orders: list[str] = []
+    moved: dict[int, int] | None = None
     rewrites: tuple[Rewritten, ...] = ()
     with suppress(LoweringError):  # of a region without a kernel, which the text shows
         programs = emit_programs(cut, chosen)
         _, tuned = compiler.with_remembered(cut, programs, chosen)
         orders = order_lines(programs) if cut.graph.numerics.batch_invariant else []
         rewrites = rewrites_in(cut, programs)
+        moved = region_bytes(Planned(cut, programs, outline(cut, programs, chosen)))
     forced = None
     if isinstance(fusion, Fusion) and (fusion.pin or fusion.forbid):
         check_pins(cut, Options(pin=fusion.pin))  # regions may have been taken apart
@@ -103,7 +106,7 @@ def explain_command(
         else:
             echo(paragraphs("\n\n".join(map(str, choices))))
         return 0
-    found = explanation(cut)
+    found = explanation(cut, moved)
     if as_json:
         table = {
             **head, **found.to_dict(),

@@ -99,14 +99,16 @@ def _plain(row: RegionRow | RefusalRow) -> dict[str, Any]:
 
 
 @by_example
-def explanation(cut: Partition) -> Explanation:
-    """What there is to say of a partition."""
+def explanation(cut: Partition, moved: Mapping[int, int] | None = None) -> Explanation:
+    """What there is to say of a partition. moved: the bytes of each region's kernels, by its id,
+    where these are known; else its tensors count whole."""
+    bytes_of = {region.id: region.bytes() for region in cut.regions} if moved is None else moved
     rows = tuple(
         RegionRow(
             region.id, region.name, region.kind,
             region.origin or tuple(dict.fromkeys(node.op for node in region.nodes)),
-            region.bytes(), cost.total_flops(region.nodes),
-            cost.seconds(cut.target, region.nodes, region.bytes()) if cut.target else 0.0,
+            bytes_of[region.id], cost.total_flops(region.nodes),
+            cost.seconds(cut.target, region.nodes, bytes_of[region.id]) if cut.target else 0.0,
         )
         for region in cut.regions
     )  # fmt: skip

@@ -11,7 +11,9 @@ from fuser.graph.ir import Graph
 from fuser.graph.sizes import size_hint
 from fuser.partition.explanation import explanation
 from fuser.partition.region import Partition
+from fuser.pipeline.outline import outline
 from fuser.pipeline.stage_texts import kernel_text
+from fuser.report.build import Planned, region_bytes
 from fuser.target import Target
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.text import canonical_text, print_kernel
@@ -77,7 +79,8 @@ def details(
 ) -> dict[str, Any]:  # fmt: skip
     """All of it: "nodes", "tensors", "refusals", "seconds" of a run as the partitioner predicts it,
     and "texts" if they are wanted."""
-    found = explanation(cut).to_dict()
+    moved = region_bytes(Planned(cut, programs, outline(cut, programs, target)))
+    found = explanation(cut, moved).to_dict()
     return {
         "nodes": source_nodes(cut.graph),
         "tensors": tensors_between(cut),

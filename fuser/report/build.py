@@ -141,6 +141,14 @@ def launch_figures(plan: Planned) -> Figures:
     return Figures(launches, sum(item.total for item in cold), one)
 
 
+def region_bytes(plan: Planned) -> dict[int, int]:
+    """The boundary bytes of each region, those of its kernels together."""
+    found: Counter[int] = Counter()
+    for launch in launch_figures(plan).launches:
+        found[launch.region] += launch.boundary.total
+    return dict(found)
+
+
 def _dram(before: int, after: int, floor: int) -> Traffic:
     """What the cache keeps may be more where several kernels read it in turn than in one."""
     return Traffic(before, after, min(before, after, floor))
