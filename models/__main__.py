@@ -16,6 +16,8 @@ import click
 import numpy as np
 import onnx
 
+from fuser.graph.units import counted, operations
+from fuser.runtime.terminal import echo, table
 from models import MODELS, example_feeds, save
 from models.generate import command as generate
 from models.minilm import SENTENCES, encode
@@ -48,11 +50,13 @@ def _write(
         for tensor in model.graph.initializer
         if tensor.data_type not in (onnx.TensorProto.INT64, onnx.TensorProto.BOOL)
     )
-    click.echo(f"{path}: {len(model.graph.node)} nodes, {weights / 1e6:.1f} M parameters")
+    size = f"{counted(len(model.graph.node), 'node')}, {operations(weights)} parameters"
+    rows = [("model", f"{path}, {size}")]
     if feeds is not None:
         arrays: dict[str, Any] = _feeds(name, model)
         np.savez(feeds, **arrays)
-        click.echo(f"{feeds}: {', '.join(arrays)}")
+        rows.append(("feeds", f"{feeds}: {', '.join(arrays)}"))
+    echo(table(rows, labels=True, paint=True))
 
 
 def _command(name: str, builder: Callable[..., onnx.ModelProto]) -> click.Command:

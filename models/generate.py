@@ -14,7 +14,9 @@ import numpy as np
 import onnx
 
 import fuser
+from fuser.graph.units import byte_size, counted, duration
 from fuser.report.progress import Progress
+from fuser.runtime.terminal import echo, table
 from models import TINY, build
 from models.writer import Array
 
@@ -118,22 +120,26 @@ def command(
             ids = np.tile(_prompt(words, text, vocabulary), (batch, 1))
             prompt = ids.shape[1]
         progress.step("compiling")
-        plan = fuser.compile(proto, state="auto", device=device, threads=threads)
+        plan = fuser.compile(
+            proto, state="auto", device=device, threads=threads, progress=progress.step
+        )
         del proto
         warm = generate(plan, ids, 3)  # compiles
-        progress.step(f"reading {prompt} tokens")
+        progress.step(f"reading {counted(prompt, 'token')}")
         told = partial(_told, progress, tokens, [time.monotonic()])
         found = generate(plan, ids, tokens, temperature=temperature, seed=seed, told=told)
     for row in found.tokens:
-        click.echo(" ".join(map(str, row)) if words is None else words.decode(row.tolist()))
+        echo(" ".join(map(str, row)) if words is None else words.decode(row.tolist()))
     state = plan.state(batch=batch, capacity=prompt + tokens)
-    click.echo(
-        f"compile  {warm.prefill_s + sum(warm.steps_s):.2f} s, {len(plan.variants)} variants"
-    )
+    compiled = duration(warm.prefill_s + sum(warm.steps_s))
     rate = batch * prompt / found.prefill_s
-    click.echo(f"prefill  {found.prefill_s * 1e3:.1f} ms, {rate:,.0f} tokens/s")
-    click.echo(f"decode   {found.tokens_per_second:,.1f} tokens/s")
-    click.echo(f"state    {state.bytes:,} bytes")
+    rows = [
+        ("compile", f"{compiled}, {counted(len(plan.variants), 'variant')}"),
+        ("prefill", f"{duration(found.prefill_s)}, {rate:,.0f} tokens/s"),
+        ("decode", f"{found.tokens_per_second:,.1f} tokens/s"),
+        ("state", byte_size(state.bytes)),
+    ]
+    echo(table(rows, labels=True, paint=True))
 
 
 def _told(progress: Progress, count: int, last: list[float], done: int) -> None:

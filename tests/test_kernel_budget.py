@@ -17,11 +17,12 @@ from fuser.cli.main import run
 from fuser.config import Config
 from fuser.errors import CompileError, CompileTimeoutError, LoweringError
 from fuser.limits import Limits, check_time, kernel_time, limited
-from fuser.partition import explain, partition
+from fuser.partition import partition
 from fuser.partition.region import Region
 from fuser.partition.ungroup import is_divisible
 from fuser.pipeline import kernels
 from fuser.pipeline.kernels import emit_programs
+from fuser.report.partition_text import explain
 from fuser.runtime.plan import Plan
 from fuser.target import X86_64_V3
 from fuser.tilegen import emit as emitters

@@ -19,7 +19,9 @@ from fuser.report import counters_ncu, counters_perf
 from fuser.report.counters import Counted, MissingCountersError
 from fuser.report.counters_ncu import METRICS, parse_raw, why_none
 from fuser.report.counters_perf import SOFTWARE, Events, count_events, reason
-from fuser.report.profile import add_counters, add_times, count, kernel_table
+from fuser.report.kernel_table import kernel_table
+from fuser.report.profile import add_counters, add_times, count
+from fuser.report.record import Record
 from fuser.runtime.plan import Plan
 from models import TINY, build, save
 
@@ -58,7 +60,9 @@ def arrays_of(plan: Plan) -> list[np.ndarray]:
 # Times --------------------------------------------------------------------------------------------
 
 
-def test_run_times_each_kernel(command: Command, mlp: Path) -> None:
+def test_run_times_each_kernel(
+    command: Command, mlp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code, out, err = command("run", mlp, "--profile", "--json", "--iterations", "3")
     assert (code, err) == (0, "")
     report = json.loads(out)
@@ -70,22 +74,27 @@ def test_run_times_each_kernel(command: Command, mlp: Path) -> None:
     for launch in launches:
         assert math.isclose(launch["share"], launch["time_us"] / profile["kernels_us"])
         assert launch["roofline_us"] > 0 and launch["nodes"] and launch["schedule"]
-    code, out, _ = command("run", mlp, "--profile")
+    monkeypatch.setattr("fuser.config.start_logs", lambda topics: None)  # of the process
+    code, out, _ = command("run", mlp, "--profile", "-v")
     assert code == 0
-    head = next(line for line in out.splitlines() if line.startswith("#"))
-    assert "time us" in head and "share" in head and "roofline us" in head
+    lines = out.splitlines()
+    head = next(line for line in lines if line.startswith("kernel "))
+    assert head.split() == ["kernel", "time", "share", "roofline", "memory", "DRAM"]
     for launch in launches:
-        lines = [x for x in out.splitlines() if launch["name"] in x and "block_m=" in x]
-        assert len(lines) == 1 and launch["nodes"][0] in lines[0]
+        name = f"{launch['kind']}_{launch['region']}"
+        (at,) = (i for i, line in enumerate(lines) if line.startswith(f"{name} "))
+        assert launch["nodes"][0] in lines[at + 1] and "block_m=" in lines[at + 2]
+        assert "warps" not in lines[at + 2] and "stages" not in lines[at + 2]
     assert "profile" in json.loads(command("run", mlp, "--json")[1])
 
 
 def test_the_longest_kernel_comes_first(command: Command, mlp: Path) -> None:
     code, out, err = command("profile", mlp, "--no-counters", "--dim", "batch=256")
     assert code == 0, err
-    lines = out.splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith("#"))
-    times = [float(line.split()[2]) for line in lines[start + 1 :] if line[:1].isdigit()]
+    worth = {"µs": 1e-6, "ms": 1e-3, "s": 1.0}
+    table = out.partition("\nkernel ")[2]
+    rows = [line.split() for line in table.splitlines() if line.startswith("contraction_")]
+    times = [float(row[1]) * worth[row[2]] for row in rows]
     assert len(times) == 3 and times == sorted(times, reverse=True)
     assert "no counters" not in out
 
@@ -273,7 +282,7 @@ def test_counters_stand_beside_what_was_predicted(plan: Plan) -> None:
     assert found["profile"]["kernels_us"] == 1500 and found["profile"]["counters"] == "ncu 1"
     assert [launch["counters"] for launch in found["launches"]] == [counts] * 3
     assert [launch["share"] for launch in found["launches"]] == [1 / 3] * 3
-    text = kernel_table(report)
+    text = kernel_table(Record(report.to_dict()))
     assert "DRAM read" in text and "1.00 MB" in text and "counters by ncu 1" in text
     predicted = byte_size(sum(launch.dram.total for launch in report.launches))
     assert f"DRAM read and written 4.50 MB, predicted {predicted}" in text

@@ -85,6 +85,18 @@ def test_hints_name_the_distribution() -> None:
     assert not found
 
 
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_command_with_progress_is_the_command(code: int) -> None:
+    """Its exit code, and all that it prints, on stderr."""
+    script = f"import sys; print('printed'); print('told', file=sys.stderr); sys.exit({code})"
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.with_progress", "working", sys.executable, "-c", script],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == code and done.stdout == ""
+    assert {"printed", "told"} <= set(done.stderr.splitlines())
+
+
 PIP = """#!/bin/bash
 # Stands for the python of an environment: tells what it is asked, and talks as pip does.
 echo "$*" >> "$ASKED"

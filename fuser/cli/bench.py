@@ -77,12 +77,13 @@ def bench_command(
     engine was not measured; 2: its package is not installed.
     """
     from fuser.cli.bench_models import How, subject_of
-    from fuser.cli.run import write_text
+    from fuser.cli.run import say_written, write_text
     from fuser.pipeline.devices import plan_threads
     from fuser.report.bench import ATTEMPTS, SPREAD_RUNS, Bench, Effort, Thresholds
     from fuser.report.bench_chart import chart_of
     from fuser.report.bench_table import csv_of, table_of
     from fuser.report.progress import Progress
+    from fuser.runtime.terminal import echo
 
     peers = _peers(against)
     wanted = Thresholds(max_latency_ms, min_speedup, max_error)
@@ -118,7 +119,11 @@ def bench_command(
         write_text(csv_file, csv_of(found))
     if svg_file:
         write_text(svg_file, chart_of(found))
-    click.echo(json.dumps(found.to_dict(wanted)) if as_json else table_of(found))
+    if as_json:
+        click.echo(json.dumps(found.to_dict(wanted)))
+    else:
+        echo(table_of(found))
+        say_written([file for file in (csv_file, svg_file) if file])
     warnings = found.warnings()
     for line in warnings:
         click.echo(f"warning: {line}", err=True)

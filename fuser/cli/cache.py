@@ -14,13 +14,13 @@ def cache_command(action: str) -> int:
     from fuser.backend import failed_kernels
     from fuser.config import Config
     from fuser.graph.units import byte_size, counted
-    from fuser.report.table import columns
     from fuser.runtime.cache import KernelCache
+    from fuser.runtime.terminal import echo, table
 
     config = Config.from_environment()
     cache = KernelCache(config.cache_dir, quiet=True)
     if action == "dir":
-        click.echo(cache.folder)
+        click.echo(cache.folder)  # for scripts: as it is
         return 0
     failed = cache.folder / "failed"
     if action == "clear":
@@ -28,7 +28,7 @@ def cache_command(action: str) -> int:
             raise UsageError(cache.note)
         count, size = cache.size()
         cache.clear()
-        click.echo(f"removed {counted(count, 'entry', 'entries')}, {byte_size(size)}")
+        echo(f"removed {counted(count, 'entry', 'entries')}, {byte_size(size)}")
         return 0
     count, size = cache.size()
     state = "on" if config.cache and cache.enabled else cache.note or "off (FUSER_CACHE=0)"
@@ -37,5 +37,5 @@ def cache_command(action: str) -> int:
         ("size", f"{byte_size(size)} of {byte_size(cache.limit_bytes)}"),
         ("failed kernels", str(failed_kernels.count(failed))),
     ]  # fmt: skip
-    click.echo(columns(rows))
+    echo(table(rows, labels=True, paint=True))
     return 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fuser.cli import options
+from fuser.cli.inspect import features_text
 from fuser.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -52,11 +53,11 @@ def compile_command(
     """Compile MODEL into a plan file, for this machine or for other targets, or into objects that
     programs in other languages link."""
     from fuser.frontends.onnx.model import map_model, open_model
-    from fuser.graph.units import byte_size
+    from fuser.graph.units import byte_size, counted
     from fuser.pipeline.compiler import compile_program
     from fuser.pipeline.devices import choose_target
     from fuser.report.progress import Progress
-    from fuser.report.table import columns
+    from fuser.runtime.terminal import echo, table
 
     if emit == "plan" and (name or embed):
         raise UsageError("--name and --embed are for --emit object")
@@ -99,17 +100,22 @@ def compile_command(
         writer = None if sources is None else _writer(model, output, sources)
         files = _write(made, output, emit, name or model.stem, embed, writer)
     size = byte_size(sum(file.stat().st_size for file in files))
-    rows = [(emit, f"{output}, {size}" + (f", {len(files)} files" if emit == "object" else ""))]
+    rows = [
+        (
+            emit,
+            f"{output}, {size}" + (f", {counted(len(files), 'file')}" if emit == "object" else ""),
+        )
+    ]
     if writer is not None:
         rows.append(("weights", f"{byte_size(writer.bytes)} in {writer.record['name']}"))
     for one, (_, report) in zip(meant, made, strict=True):
-        rows.append(("target", f"{one.arch} {one.features}".strip()))
-        rows.append(("kernels", f"{report.kernels.before} -> {report.kernels.after}"))
+        rows.append(("target", f"{one.arch} {features_text(one.features)}".strip()))
+        rows.append(("kernels", f"{report.kernels.before:,} -> {report.kernels.after:,}"))
         if report.forced is not None:
-            from fuser.partition.text import change_text
+            from fuser.report.partition_text import change_text
 
             rows.append(("forced", change_text(report.forced)))
-    click.echo(columns(rows))
+    echo(table(rows, labels=True, paint=True))
     return 0
 
 
@@ -124,7 +130,7 @@ def _compile_open(
     from fuser.pipeline.ranges import parse_range, prepare_ranges
     from fuser.pipeline.source import symbols
     from fuser.report.progress import Progress
-    from fuser.report.table import columns
+    from fuser.runtime.terminal import echo, table
 
     ranges = dict(map(parse_range, opened))
     source = open_model(model)
@@ -143,9 +149,9 @@ def _compile_open(
         prepare_ranges(plan, ranges)
         plan.save(output)
     rows = [("plan", f"{output}, {byte_size(output.stat().st_size)}")]
-    rows.append(("target", f"{target.arch} {target.features}".strip()))
-    click.echo(columns(rows))
-    click.echo(plan.explain())
+    rows.append(("target", f"{target.arch} {features_text(target.features)}".strip()))
+    echo(table(rows, labels=True, paint=True))
+    echo(plan.explain())
     return 0
 
 

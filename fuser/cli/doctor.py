@@ -14,12 +14,20 @@ from fuser.report.doctor import Check, examine
 @click.command("doctor")
 def doctor_command() -> int:
     """Check this machine: Python packages, CPU, GPU, kernel cache; compile and run one kernel."""
-    healthy = True
-    for check in itertools.chain(examine(), _self_test()):
-        mark = "ok  " if check.ok else ("note" if check.optional else "FAIL")
-        click.echo(f"{mark} {check.name}: {check.text}")
-        healthy &= check.ok or check.optional
-    return 0 if healthy else 5
+    from fuser.report.progress import Progress
+    from fuser.runtime.terminal import echo, table
+
+    with Progress() as progress:
+        checks = []
+        for check in itertools.chain(examine(), _self_test()):
+            checks.append(check)
+            progress.step("checking, and compiling a kernel")
+    rows = [
+        ("ok" if check.ok else "note" if check.optional else "FAIL", check.name, check.text)
+        for check in checks
+    ]
+    echo(table(rows, paint=True, colours={"ok": "green", "note": "yellow", "FAIL": "red"}))
+    return 0 if all(check.ok or check.optional for check in checks) else 5
 
 
 def _self_test() -> Iterator[Check]:

@@ -55,13 +55,14 @@ def explain_command(
     from fuser.partition import Options
     from fuser.partition.explanation import change, explanation
     from fuser.partition.forced import check_pins
-    from fuser.partition.text import change_text, text_of
     from fuser.pipeline import compiler
     from fuser.pipeline.devices import choose_target
     from fuser.pipeline.fusion import Fusion
     from fuser.pipeline.kernels import emit_programs
     from fuser.pipeline.outline import outline
     from fuser.report.build import Planned, region_bytes, rewrites_in
+    from fuser.report.partition_text import change_text, text_of
+    from fuser.runtime.terminal import echo, paragraphs
     from fuser.tilegen.row_order import order_lines
 
     device = options.chosen(device, target)
@@ -103,7 +104,7 @@ def explain_command(
         if as_json:
             click.echo(json.dumps({**head, "kernels": [choice.to_dict() for choice in choices]}))
         else:
-            click.echo("\n\n".join(map(str, choices)))
+            echo(paragraphs("\n\n".join(map(str, choices))))
         return 0
     found = explanation(cut, moved)
     if as_json:
@@ -115,20 +116,21 @@ def explain_command(
         click.echo(json.dumps(table))
         return 0
     shown = ", ".join(f"{name} = {size}" for name, size in dims.items()) or "all fixed"
-    click.echo(f"{opened.name} on {chosen.name} ({chosen.arch}); dims: {shown}")
+    lines = [f"{opened.name} on {chosen.name} ({chosen.arch}); dims: {shown}"]
     if forced is not None:
-        click.echo(change_text(forced))
-    click.echo(text_of(found, None if verbose else 60))
-    if rewrites or orders:
-        click.echo(f"numerics: {cut.graph.numerics}")
+        lines.append(change_text(forced))
+    echo(paragraphs("\n".join(lines)))
+    echo(text_of(found, verbose > 0))
+    lines = [f"numerics: {cut.graph.numerics}"] if rewrites or orders else []
     for item in rewrites:
         nodes = ", ".join(item.nodes if verbose else item.nodes[:4])
         more = "" if verbose or len(item.nodes) <= 4 else f" and {len(item.nodes) - 4} more"
-        click.echo(f"  {item.rule} ({item.kind}): {nodes}{more}")
-    for line in orders:
-        click.echo(f"  {line}")
+        lines.append(f"  {item.rule} ({item.kind}): {nodes}{more}")
+    lines += [f"  {line}" for line in orders]
     if tuned:
-        click.echo("\n".join(["kernels with measured schedules", *(f"  {one}" for one in tuned)]))
+        lines += ["kernels with measured schedules", *(f"  {one}" for one in tuned)]
+    if lines:
+        echo(paragraphs("\n".join(lines)))
     return 0
 
 
@@ -153,11 +155,12 @@ def _explain_dynamic(model: Any, dims: dict[str, int], **options: Any) -> int:
     from fuser.pipeline.dynamic import DynamicPlan
     from fuser.pipeline.source import symbols
     from fuser.report.progress import Progress
+    from fuser.runtime.terminal import echo
 
     with Progress() as progress:
         plan = DynamicPlan(model, progress=progress.step, **options)
         for outer in (2, 1):
             usual = {name: outer for name, is_outer in symbols(model).items() if is_outer}
             plan.prepare({**usual, **dims})
-    click.echo(plan.explain())
+    echo(plan.explain())
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fuser.errors import UsageError
+from fuser.graph.units import byte_size, counted
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
@@ -22,11 +24,12 @@ if TYPE_CHECKING:
 @click.command("inspect")
 @click.argument("file", metavar="MODEL|PLAN", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def inspect_command(file: Path, as_json: bool) -> int:
+@click.option("-v", "--verbose", is_flag=True, help="Each kernel, input and processor feature.")
+def inspect_command(file: Path, as_json: bool, verbose: bool) -> int:
     """Print the inputs, outputs, dims, operators and weights of an ONNX model, or the inputs,
     outputs, target and kernels of a plan."""
-    from fuser.report.table import columns, printable
     from fuser.runtime.container import MAGIC_BYTES
+    from fuser.runtime.terminal import echo, table
 
     try:
         with open(file, "rb") as opened:
@@ -40,7 +43,7 @@ def inspect_command(file: Path, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(found))
     else:
-        click.echo(columns([(label, printable(text)) for label, text in _rows(found)]))
+        echo(table(_rows(found, verbose), labels=True, paint=True))
     return 0
 
 
@@ -161,27 +164,28 @@ def _specs(specs: Iterable[TensorSpec]) -> list[dict[str, Any]]:
     ]
 
 
-def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    from fuser.graph.units import byte_size
-
+def _rows(found: dict[str, Any], verbose: bool) -> Iterator[tuple[str, str]]:
+    """What is printed of a file. verbose: all inputs, kernels and features of the processor."""
     yield found["kind"], found["file"] + (f" ({found['name']})" if found.get("name") else "")
     if "ranges" in found:
-        yield "ranges of sizes", str(found["ranges"])
+        yield "ranges of sizes", f"{found['ranges']:,}"
     elif found["kind"] == "plan":
         for target in found["targets"]:
-            yield "target", f"{target['name']} {target['arch']} {target['features']}".strip()
+            features = features_text(target["features"], verbose)
+            yield "target", f"{target['name']} {target['arch']} {features}".strip()
     else:
         yield "producer", found["producer"] or "unknown"
         opsets = ", ".join(f"{domain} {version}" for domain, version in found["opsets"].items())
         yield "opsets", f"{opsets}; IR version {found['ir_version']}"
     for label in ("input", "output"):
-        for item in found.get(f"{label}s", ()):
+        ends = found.get(f"{label}s", ())
+        for item in ends if verbose else ends[:MOST_ENDS]:
             shape = ", ".join(map(str, item["shape"]))
             yield label, f"{item['name']} {item['dtype']}[{shape}]"
+        if len(ends) > MOST_ENDS and not verbose:
+            yield f"{label}s", f"{len(ends) - MOST_ENDS:,} more (-v)"
     if found["kind"] == "plan":
-        for kernel in found["kernels"]:
-            times = f", {kernel['launches']} times" if kernel["launches"] > 1 else ""
-            yield "kernel", f"{kernel['name']}, {byte_size(kernel['bytes'])}{times}"
+        yield from _kernel_rows(found["kernels"], verbose)
         yield "constants", byte_size(found["constants_bytes"])
         yield "peak memory", byte_size(found["peak_memory_bytes"])
         return
@@ -189,7 +193,37 @@ def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         return
     yield "dims", ", ".join(found["dims"]) or "all fixed"
     for name, entry in found["weights"].items():
-        text = f"{entry['tensors']} of {name}, {entry['elements']:,} elements"
+        text = f"{entry['tensors']:,} of {name}, {counted(entry['elements'], 'element')}"
         yield "weights", f"{text}, {byte_size(entry['bytes'])}"
-    for name, count in found["operators"].items():
-        yield "operator", f"{count:5} {name}"
+    operators = found["operators"]
+    if operators:
+        listed = ", ".join(f"{count:,} {name}" for name, count in operators.items())
+        yield "operators", f"{sum(operators.values()):,}: {listed}"
+
+
+def features_text(features: str, verbose: bool = False) -> str:
+    """The features of a target's processor, or how many they are. verbose: in any case."""
+    listed = features.split(",") if features else []
+    if verbose or len(listed) <= MOST_FEATURES:
+        return " ".join(listed)
+    return f"with {len(listed)} processor features"
+
+
+def _kernel_rows(kernels: list[dict[str, Any]], verbose: bool) -> Iterator[tuple[str, str]]:
+    """The kernels of a plan by their kinds, or each."""
+    launches = sum(kernel["launches"] for kernel in kernels)
+    size = byte_size(sum(kernel["bytes"] for kernel in kernels))
+    kinds: Counter[str] = Counter()
+    for kernel in kernels:
+        kinds[re.split(r"_\d", kernel["name"])[0]] += kernel["launches"]
+    listed = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
+    more = "" if verbose or not kernels else " (-v lists each)"
+    codes = counted(len(kernels), "kernel")
+    yield "kernels", f"{counted(launches, 'launch', 'launches')} of {codes}, {size}: {listed}{more}"
+    for kernel in kernels if verbose else ():
+        times = f", {kernel['launches']:,} times" if kernel["launches"] > 1 else ""
+        yield "kernel", f"{kernel['name']}, {byte_size(kernel['bytes'])}{times}"
+
+
+MOST_ENDS, MOST_FEATURES = 12, 6
+"""Inputs and outputs, and features of a processor, that are listed unless all are asked for."""

@@ -37,22 +37,24 @@ if TYPE_CHECKING:
 @options.precision
 @options.numerics
 @options.limits
-@options.verbose
+@options.verbose_lists
 def profile_command(
     model: Path, device: Device, inputs: tuple[str, ...], dim: tuple[str, ...], seed: int,
     iterations: int, counters: bool, report_file: Path | None, as_json: bool,
-    threads: int | None, fusion: Fusing, precision: Precision,
+    threads: int | None, fusion: Fusing, precision: Precision, verbose: int,
 ) -> int:  # fmt: skip
     """Run MODEL and print the time of each kernel beside the least it could take, and what counters
     of the hardware say: bytes of DRAM and L2, or instructions and cache misses."""
     from fuser.cli.feeds import open_feeds
-    from fuser.cli.run import write_text
+    from fuser.cli.run import say_written, write_text
     from fuser.frontends.compile import compile
+    from fuser.graph.units import milliseconds
     from fuser.pipeline.devices import parse_device
     from fuser.report.counters import MissingCountersError
-    from fuser.report.profile import add_counters, count, kernel_table, path_text, time_kernels
+    from fuser.report.profile import add_counters, count, profile_text, time_kernels
     from fuser.report.progress import Progress
     from fuser.runtime.feeds import check_feeds
+    from fuser.runtime.terminal import echo, paragraphs, printable
 
     with Progress(enabled=not as_json) as progress:
         progress.step("reading the model")
@@ -80,8 +82,8 @@ def profile_command(
         click.echo(text)
         return 0
     latency = report.latency_ms
-    click.echo(f"{report.model} on {report.device}, {latency.median:.3f} ms a run (median)\n")
-    click.echo(kernel_table(report))
-    if path := path_text(report):
-        click.echo(f"\n{path}")
+    title = printable(f"{report.model} on {report.device}")
+    echo(paragraphs(f"{title}, {milliseconds(latency.median)} a run (median)\n"))
+    echo(profile_text(report, verbose > 0))
+    say_written([report_file] if report_file else [])
     return 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fuser.cli import options
-from fuser.cli.run import write_text, write_trace
+from fuser.cli.run import say_written, write_text, write_trace
 from fuser.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 @options.precision
 @options.numerics
 @options.limits
-@options.verbose
+@options.verbose_lists
 def report_command(
     files: tuple[Path, ...], html: Path | None, as_json: bool, against: Path | None,
     trace: Path | None, annotate: Path | None, device: Device, target: str | None,
     inputs: tuple[str, ...], dim: tuple[str, ...], seed: int, iterations: int, measure: bool,
-    threads: int | None, fusion: Fusing, precision: Precision,
+    threads: int | None, fusion: Fusing, precision: Precision, verbose: int,
 ) -> int:  # fmt: skip
     """Compile MODEL, time its kernels, and report on them; or show a REPORT that --json wrote, or
     compare two, the older one first.
@@ -83,18 +83,24 @@ def report_command(
             )  # fmt: skip
         older = against or (files[0] if len(files) > 1 else None)
         before = Record.read(older) if older else None
+    wrote: list[Path] = []
     if html:
         from fuser.report.page import page
 
         write_text(html, page(record, before))
+        wrote.append(html)
     if trace:
         write_trace(trace, record, stages)
+        wrote.append(trace)
     if annotate:
         _annotate(files[0], annotate, record)
+        wrote.append(annotate)
     if as_json:
         click.echo(json.dumps(record.data))
-    elif not (html or trace or annotate):
-        _print(record, before)
+    elif wrote:
+        say_written(wrote)
+    else:
+        _print(record, before, verbose > 0)
     return 0
 
 
@@ -170,9 +176,11 @@ def _annotate(model: Path, target: Path, record: Record) -> None:
                    f" of their own: {', '.join(inside[:5])}", err=True)  # fmt: skip
 
 
-def _print(record: Record, before: Record | None) -> None:
-    from fuser.report.difference import lines
-    from fuser.report.table import columns, printable
+def _print(record: Record, before: Record | None, verbose: bool) -> None:
+    from fuser.report.difference import comparison, overview
+    from fuser.runtime.terminal import echo
 
-    rows = lines(record, before)
-    click.echo(columns([[printable(cell) for cell in row] for row in rows]))
+    if before is None:
+        echo(overview(record, verbose))
+    else:
+        echo(comparison(before, record, verbose))

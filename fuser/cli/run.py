@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 @options.precision
 @options.numerics
 @options.limits
-@options.verbose
+@options.verbose_lists
 def run_command(
     model: Path, device: Device, devices: int | str | None, inputs: tuple[str, ...],
     dim: tuple[str, ...], seed: int,
@@ -75,7 +75,7 @@ def run_command(
     atol: float | None, iterations: int, warmup: int, measure: bool, profile: bool,
     trace: Path | None, report_file: Path | None, as_json: bool,
     schema: int, threads: int | None, weights: Path | None, tune: bool, fusion: Fusing,
-    host: Host, precision: Precision,
+    host: Host, precision: Precision, verbose: int,
 ) -> int:  # fmt: skip
     """Compile MODEL, run it, and report what fusion saved. MODEL may be a plan file, which is run
     as it is.
@@ -207,11 +207,13 @@ def run_command(
     else:
         from fuser.report.table import print_report
 
-        print_report(report, outputs, random_inputs=not given)
+        print_report(report, outputs, random_inputs=not given, plan=str(model) if saved else "")
         if profile:
-            from fuser.report.profile import kernel_table
+            from fuser.report.profile import profile_text
+            from fuser.runtime.terminal import echo
 
-            click.echo(f"\n{kernel_table(report)}")
+            echo(f"\n{profile_text(report, verbose > 0)}")
+        say_written([path for path in (output, trace, report_file) if path])
     return 0 if report.compare is None or report.compare.ok else 1
 
 
@@ -290,6 +292,16 @@ def write_text(path: Path, text: str) -> None:
         path.write_text(text)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def say_written(files: Iterable[Path]) -> None:
+    """Print the path and size of files that were written."""
+    from fuser.graph.units import byte_size
+    from fuser.runtime.terminal import echo, table
+
+    rows = [("wrote", f"{file}, {byte_size(file.stat().st_size)}") for file in files]
+    if rows:
+        echo(table(rows, labels=True, paint=True))
 
 
 def write_trace(path: Path, record: Record, stages: Stages) -> None:

@@ -69,6 +69,7 @@ def serve_command(
             hint='pip install "fuser-compiler[serve]"; where fuser-runtime is installed,'
             ' "fuser-runtime[serve]"',
         ) from error
+    from fuser.runtime.terminal import echo, paragraphs
     from fuser.serve.opening import open_model
     from fuser.serve.service import Limits
 
@@ -92,7 +93,7 @@ def serve_command(
             if port is not None:
                 click.echo(f"{label} {host}:{port}")
         for model in service.models:
-            click.echo(f"model {model.name}: {model.summary()}", err=True)
+            echo(paragraphs(f"model {model.name}: {model.summary()}"), err=True)
 
     log = functools.partial(click.echo, err=True) if access_log else None
     answered = asyncio.run(server.serve(opened, address, limits, ready=ready, access_log=log))

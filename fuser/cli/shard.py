@@ -35,7 +35,7 @@ def shard_command(model: Path, devices: int, output: Path, name: str, dim: tuple
     from fuser.graph.sharding.shard import collectives
     from fuser.graph.units import counted
     from fuser.report.progress import Progress
-    from fuser.report.table import columns
+    from fuser.runtime.terminal import echo, table
 
     with Progress() as progress:
         progress.step("reading the model")
@@ -67,7 +67,7 @@ def shard_command(model: Path, devices: int, output: Path, name: str, dim: tuple
         ("on every rank", f"{counted(division.whole, 'matmul')} with weights"),
         ("collectives", counts or "none"),
     ]
-    click.echo(columns(rows))
+    echo(table(rows, labels=True, paint=True))
     return 0
 
 

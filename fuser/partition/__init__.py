@@ -3,6 +3,5 @@
 from fuser.partition.options import Options
 from fuser.partition.partition import partition
 from fuser.partition.region import Partition, Refusal, Region
-from fuser.partition.text import explain
 
-__all__ = ["Options", "Partition", "Refusal", "Region", "explain", "partition"]
+__all__ = ["Options", "Partition", "Refusal", "Region", "partition"]

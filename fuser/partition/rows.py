@@ -16,6 +16,7 @@ import numpy as np
 
 from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import by_example, same, same_shape
+from fuser.graph.units import byte_size, counted
 from fuser.partition import cost
 from fuser.partition import positions as at
 from fuser.partition.deep import cut_where_few_live
@@ -163,7 +164,8 @@ def row_misfit(
     if row > MOST_ROW_BYTES[grouping.target.name] and work > MOST_REPEATED:
         return Misfit(
             "row-too-long",
-            f"a row of {row} bytes does not stay on chip: each pass would repeat {work} operations",
+            f"a row of {byte_size(row)} does not stay on chip: each pass would repeat"
+            f" {counted(work, 'operation')}",
         )
     return None
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from fuser.errors import UsageError
 from fuser.graph.ir import Graph
 from fuser.graph.text import print_graph
-from fuser.partition import Options, explain, partition
+from fuser.partition import Options, partition
 from fuser.partition.passes import Work, each_pass
 from fuser.pipeline.compiler import partition_options, with_remembered
 from fuser.pipeline.devices import Device, choose_target
@@ -16,6 +16,7 @@ from fuser.pipeline.kernels import programs_of
 from fuser.pipeline.precision import Precision, rounding
 from fuser.pipeline.source import GraphSource
 from fuser.pipeline.stage_texts import kernel_text
+from fuser.report.partition_text import explain
 from fuser.target import Target
 from fuser.tilegen.emit.twins import Twins
 
@@ -35,7 +36,7 @@ def dump(
         return
     cut = partition(source.graph(dims or {}), target, options)
     if stage == "regions":
-        yield explain(cut, None)
+        yield explain(cut, verbose=True)
         return
     chosen = [r for r in cut.regions if region is None or r.id == region]
     if not chosen:

@@ -31,6 +31,7 @@ from fuser.runtime.plan import Plan
 from fuser.runtime.plan_report import Report
 from fuser.runtime.program import TensorSpec
 from fuser.runtime.shown import MOST_ROWS, Shown, Summary, specs_shown
+from fuser.runtime.terminal import table
 
 if TYPE_CHECKING:
     from fuser.pipeline.compiler import Progress
@@ -201,7 +202,7 @@ def explain_variants(variants: Sequence[Variant]) -> str:
     """The table of `DynamicPlan.explain`."""
     if not variants:
         return "nothing is compiled for ranges of sizes"
-    rows = [("variant", "sizes", "kernels", "further bounds", "asked by")]
+    head, rows = ("variant", "sizes", "kernels", "further bounds", "asked by"), []
     for variant in variants:
         sizes = ", ".join(f"{name} {bucket}" for name, bucket in variant.buckets.items())
         first = (str(variant.number), sizes, str(len(variant.bound.steps)))
@@ -210,9 +211,7 @@ def explain_variants(variants: Sequence[Variant]) -> str:
             bounds.append((variant.note, ""))
         for number, bound in enumerate(bounds or [("", "")]):
             rows.append((*(first if not number else ("", "", "")), *bound))
-    widths = [max(len(row[i]) for row in rows) for i in range(5)]
-    lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
+    return table(rows, head)
 
 
 def _symbolic_spec(name: str, type: TensorType) -> TensorSpec:

@@ -16,8 +16,8 @@ from fuser.partition import cost
 from fuser.partition.forced import computed, nearest_node
 from fuser.partition.region import Partition, Region
 from fuser.partition.rows import MOST_ROW_BYTES
-from fuser.partition.text import names
 from fuser.pipeline.tuning import is_static, recall, tuning_material
+from fuser.report.partition_text import names
 from fuser.runtime.cache import KernelCache
 from fuser.target import Target
 from fuser.tilegen.candidates import ranked
@@ -27,7 +27,7 @@ from fuser.tilegen.passes import run_passes
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.rules import recorded
 from fuser.tilegen.rules.asked import Asked
-from fuser.tilegen.schedule import Schedule
+from fuser.tilegen.schedule import Schedule, settings
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class KernelChoice:
         }  # fmt: skip
 
     def __str__(self) -> str:
-        lines = [f"{self.name}: {names(self.nodes)}", f"  schedule   {shown(self.schedule)}"]
+        lines = [f"{self.name}: {names(self.nodes)}", f"  schedule   {self._shown(self.schedule)}"]
         for before, rule in zip((None, *self.rules), self.rules, strict=False):
             if before is not None and before["answer"] == rule["answer"]:
                 lines.append(f"  rule       {rule['function']} changes nothing")
@@ -86,12 +86,12 @@ class KernelChoice:
         for item in self.candidates if len(self.candidates) > 1 else ():
             number = "unknown" if item.cost is None else f"{item.cost:.2f}"
             mark = "  (the rules' choice)" if item.chosen else ""
-            lines.append(f"    {number:>8}  {shown(item.schedule)}{mark}")
+            lines.append(f"    {number:>8}  {self._shown(item.schedule)}{mark}")
         return "\n".join(lines)
 
-
-def shown(schedule: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in schedule.items())
+    def _shown(self, schedule: dict[str, Any]) -> str:
+        device = "cuda" if self.mechanisms else "cpu"
+        return ", ".join(f"{name} {value}" for name, value in settings(schedule, device).items())
 
 
 def kernel_choices(cut: Partition, name: str, target: Target) -> list[KernelChoice]:

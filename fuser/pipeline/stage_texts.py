@@ -8,8 +8,9 @@ from pathlib import Path
 from fuser.backend import cpu, nvptx
 from fuser.errors import UsageError
 from fuser.graph.text import print_graph
-from fuser.partition import explain
 from fuser.partition.region import Partition
+from fuser.report.partition_text import explain
+from fuser.runtime.terminal import WIDTH
 from fuser.target import Target
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.text import print_kernel
@@ -42,7 +43,7 @@ def write_stages(
     try:
         inside.mkdir(parents=True, exist_ok=True)
         (inside / "graph.txt").write_text(print_graph(cut.graph))
-        (inside / "regions.txt").write_text(explain(cut, None))
+        (inside / "regions.txt").write_text(explain(cut, verbose=True, most=WIDTH))
         machine = ("gpu", "llvm", "ptx") if target.is_cuda else ("cpu", "llvm", "asm")
         for number, program in enumerate(programs):
             for stage in ("tile", *machine):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from fuser.graph.units import counted, duration, milliseconds
 from fuser.report.bench import Bench, Case, Row, rounds_of
-from fuser.report.table import columns, printable
+from fuser.runtime.terminal import table
 
 SHOWN = ("p50", "p90", "p99", "min")
 TIMES = ("p50", "p90", "p95", "p99", "min", "mean", "max")
@@ -22,24 +22,24 @@ CSV_FIELDS = (
 
 
 def table_of(bench: Bench) -> str:
-    """Lines that are never wrapped."""
+    """Facts and a row for each engine of each case, as wide as the terminal."""
     effort = bench.effort
     streams = counted(bench.streams, "stream")
     facts = [
-        ("model", printable(f"{bench.model} on {bench.device}")),
+        ("model", f"{bench.model} on {bench.device}"),
         ("runs", f"at least {effort.iterations} and {effort.duration_s:g} s of each engine,"
                  f" in {rounds_of(effort)} turns, after {effort.warmup}; {streams}"),
     ]  # fmt: skip
     if bench.precision != "model":
         facts.append(("precision", bench.precision))
     engines = {(row.engine, row.version, row.device): None for row in _all_rows(bench)}
-    facts += [("engine", printable(f"{name} {version}, {at}")) for name, version, at in engines]
+    facts += [("engine", f"{name} {version}, {at}") for name, version, at in engines]
     for case in bench.cases:
         at = ", ".join(f"{name} = {size}" for name, size in case.dims.items())
         cost = f"{counted(case.kernels, 'kernel')}, compiled in {duration(case.compile_s)}"
         if case.device_ms is not None:
             cost += f"; {milliseconds(case.device_ms)} on the device, with the data in place"
-        facts.append(("case", printable(f"{at}: {cost}" if at else cost)))
+        facts.append(("case", f"{at}: {cost}" if at else cost))
     errors: dict[str, float] = {}
     for row in _all_rows(bench):
         if row.compare is not None:
@@ -49,7 +49,10 @@ def table_of(bench: Bench) -> str:
     attempts = max(case.attempts for case in bench.cases)
     if attempts > 1:
         facts.append(("attempts", f"{attempts}; the least disturbed one is shown"))
-    return "\n".join([columns(facts), "", columns(_right(list(_rows(bench))))])
+    head, *rows = _rows(bench)
+    numbers = [at for at, name in enumerate(head) if at > 1 and not name.startswith("over ")]
+    found = table(rows, head, numbers=numbers, keys=2, paint=True)
+    return "\n".join([table(facts, labels=True, paint=True), "", found])
 
 
 def _all_rows(bench: Bench) -> Iterator[Row]:
@@ -57,30 +60,20 @@ def _all_rows(bench: Bench) -> Iterator[Row]:
 
 
 def _rows(bench: Bench) -> Iterator[tuple[str, ...]]:
-    """A line for each engine of each case; what fuser is beside the peers stands in its own."""
+    """A row for each engine of each case; what fuser is beside the peers stands in its own."""
     peers = list(dict.fromkeys(one.engine for row in _all_rows(bench) for one in row.against))
     batches = any(case.batch is not None for case in bench.cases)
-    yield ("batch", "engine", *(f"{name} ms" for name in SHOWN), "items/s" if batches else "runs/s",
-           *(f"over {name}" for name in peers))  # fmt: skip
+    yield ("batch", "engine", *SHOWN, "items/s" if batches else "runs/s",
+            *(f"over {name}" for name in peers))  # fmt: skip
     for case in bench.cases:
         for row in case.rows:
             found, ratios = row.measured, {one.engine: one.words for one in row.against}
             yield (
                 "" if case.batch is None else str(case.batch), row.engine,
-                *(f"{getattr(found.latency_ms, name):.3f}" for name in SHOWN),
-                f"{found.throughput * (case.batch or 1):.1f}",
+                *(milliseconds(getattr(found.latency_ms, name)) for name in SHOWN),
+                f"{found.throughput * (case.batch or 1):,.1f}",
                 *(ratios.get(name, "") for name in peers),
             )  # fmt: skip
-
-
-def _right(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Numbers to the right, so that their digits stand below each other."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    numbers = range(2, 3 + len(SHOWN))
-    return [
-        [cell.rjust(widths[at]) if at in numbers else cell for at, cell in enumerate(row)]
-        for row in rows
-    ]
 
 
 def csv_of(bench: Bench) -> str:

@@ -86,7 +86,8 @@ def compare(
             floor = ROUNDING.get(out.dtype.name, ROUNDING_FLOAT32) * out.size**0.5
             if error > floor:
                 differs.append(f"{found}; at most {tolerance:.0e} is expected")
-    return Comparison(max_abs, max_rel, not differs, name, tuple(differs))
+    compared = len(outputs.keys() & reference.keys())
+    return Comparison(max_abs, max_rel, not differs, name, tuple(differs), compared)
 
 
 def _as_saved(array: np.ndarray, dtype: np.dtype) -> np.ndarray:

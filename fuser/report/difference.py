@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from fuser.graph.units import byte_size, microseconds
 from fuser.report import charts
-from fuser.report.markup import escaped, percent, table, tag
+from fuser.report.kernel_table import kernel_table
+from fuser.report.markup import escaped, table, tag
 from fuser.report.record import Launch, Record
+from fuser.runtime.terminal import table as columns
 
 MOST_ROWS, MOST_LINES = 200, 12
 """Of the table of a page and of a terminal."""
@@ -124,25 +126,39 @@ def totals(record: Record) -> list[tuple[str, float, Text]]:
     ]
 
 
-def lines(record: Record, before: Record | None) -> Iterator[tuple[str, ...]]:
-    """The totals of a report, and its dearest kernels, as rows of text; or how two differ."""
-    if before is None:
-        yield "report", record.title, "", ""
-        for label, value, text in totals(record):
-            yield label, text(value), "", ""
-        for one in sorted(record.launches, key=lambda one: -one.shown_time)[:MOST_LINES]:
-            share = percent(one.shown_time, record.total)
-            roof = f"roofline {microseconds(one.roofline)}"
-            yield one.label, microseconds(one.shown_time), share, roof
-        return
-    yield "", before.title, record.title, "change"
-    for (label, one_, text), (_, other, _) in zip(totals(before), totals(record), strict=True):
-        yield label, text(one_), text(other), change(one_, other)
-    for pair in pairs(before, record)[:MOST_LINES]:
-        names = " | ".join(
-            ", ".join(one.label for one in side) for side in (pair.before, pair.after)
-        )
-        yield names, *map(microseconds, pair.times), change(*pair.times)
+def overview(record: Record, verbose: bool = False) -> str:
+    """The totals of a report and its dearest kernels, for a terminal. verbose: all kernels."""
+    facts = [
+        ("report", record.title),
+        *((label, text(value)) for label, value, text in totals(record)),
+    ]
+    kernels = kernel_table(record, verbose=verbose, most=None if verbose else MOST_LINES)
+    return f"{columns(facts, labels=True, paint=True)}\n\n{kernels}"
+
+
+def comparison(before: Record, after: Record, verbose: bool = False) -> str:
+    """How two reports differ, for a terminal: totals, and the kernels whose time changed most.
+    verbose: all kernels."""
+    titles = [("before", before.title), ("now", after.title)]
+    rows = [
+        (label, text(one), text(other), change(one, other))
+        for (label, one, text), (_, other, _) in zip(totals(before), totals(after), strict=True)
+    ]
+    kernels = [
+        (_labels(pair.before), _labels(pair.after), *map(microseconds, pair.times),
+         change(*pair.times))
+        for pair in pairs(before, after)[: None if verbose else MOST_LINES]
+    ]  # fmt: skip
+    head = ("kernels before", "now", "time before", "now", "change")
+    return "\n\n".join([
+        columns(titles, labels=True, paint=True),
+        columns(rows, ("", "before", "now", "change"), numbers=(1, 2, 3), paint=True),
+        columns(kernels, head, numbers=(2, 3, 4), paint=True),
+    ])  # fmt: skip
+
+
+def _labels(kernels: Iterable[Launch]) -> str:
+    return ", ".join(dict.fromkeys(one.label for one in kernels)) or "-"
 
 
 def change(before: float, after: float) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from fuser.report.table import printable
+from fuser.runtime.terminal import printable
 
 
 def escaped(text: object) -> str:

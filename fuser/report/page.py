@@ -11,7 +11,6 @@ from importlib import resources
 
 from fuser.graph.units import byte_size, counted, duration, microseconds, milliseconds, operations
 from fuser.partition.explanation import RefusalGroup
-from fuser.partition.text import folded_text
 from fuser.report import charts, drawing
 from fuser.report.breakdown import sentence
 from fuser.report.difference import difference
@@ -24,6 +23,7 @@ from fuser.report.markup import (
     together,
 )
 from fuser.report.panels import end, only, panels, texts
+from fuser.report.partition_text import folded_text
 from fuser.report.record import Record
 from fuser.report.refused import refused
 

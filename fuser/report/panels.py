@@ -11,6 +11,7 @@ from fuser.partition.explanation import RefusalRow
 from fuser.report.markup import escaped, percent, tag
 from fuser.report.record import Launch, Record
 from fuser.report.refused import refusal_rows
+from fuser.tilegen.schedule import settings
 
 MOST_TEXT = 40_000
 """Bytes of one text of a kernel."""
@@ -51,7 +52,7 @@ def _panel(record: Record, one: Launch, refusals: Sequence[RefusalRow]) -> str:
         ("DRAM, predicted", byte_size(one.dram)),
         ("operations", f"{operations(one.flops)}"),
         *((f"measured {name}", f"{value:,g}") for name, value in one.counters.items()),
-        *((name, value) for name, value in one.schedule.items()),
+        *settings(one.schedule, record.device).items(),
     ]  # fmt: skip
     listed = "".join(tag("dt", escaped(name)) + tag("dd", escaped(value)) for name, value in facts)
     known = {node["name"] for node in record.nodes}

@@ -12,18 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from fuser.graph.units import byte_size, counted, microseconds
+from fuser.graph.units import counted, microseconds
 from fuser.report.breakdown import breakdown, sentence
 from fuser.report.counters import Counted
 from fuser.report.counters_ncu import count_under_ncu
 from fuser.report.counters_perf import count_events
-from fuser.report.report import KernelReport, Report
-from fuser.report.table import columns, printable
+from fuser.report.kernel_table import kernel_table, own_names
+from fuser.report.record import Record
+from fuser.report.report import Report
 from fuser.report.verdict import Measured, verdicts
 from fuser.runtime.critical_path import CriticalPath
 from fuser.runtime.latency import Latency
 from fuser.runtime.plan import Plan
 from fuser.runtime.plan_report import Profiled
+from fuser.runtime.terminal import paragraphs
 
 MOST_OFF = 5
 """Kernels off the critical path that are named."""
@@ -71,63 +73,32 @@ def add_counters(report: Report, counted: Counted | None, missing: str = "") -> 
     )
 
 
-def kernel_table(report: Report) -> str:
-    """A line for each kernel, that with the longest time first, and what the numbers are."""
-    profile = report.profile
-    assert profile is not None
-    counters = [*dict.fromkeys(name for item in report.launches for name in item.counters or ())]
-    rows = [
-        ("#", "kernel", "time us", "share", "roofline us", "x roofline", "boundary",
-         "DRAM predicted", *(_heading(name) for name in counters), "nodes", "schedule"),
-    ]  # fmt: skip
-    places = sorted(range(len(report.launches)), key=lambda i: -(report.launches[i].time_us or 0))
-    for place in places:
-        launch = report.launches[place]
-        rows.append(
-            (
-                str(place), printable(launch.name), f"{launch.time_us or 0:.2f}",
-                f"{100 * (launch.share or 0):.1f} %", f"{launch.roofline_us:.2f}", _ratio(launch),
-                byte_size(launch.boundary.total), byte_size(launch.dram.total),
-                *(_number(name, (launch.counters or {}).get(name)) for name in counters),
-                printable(_nodes(launch.nodes)), _schedule(launch),
-            )
-        )  # fmt: skip
-    lines = [
-        *_where(report),
-        columns(rows),
-        f"sum of the kernels {profile.kernels_us:.2f} us, medians of {profile.iterations} runs",
-    ]
-    if profile.counters:
-        lines.append(f"counters by {profile.counters}")
-    measured = [
-        item.counters["dram_read_bytes"] + item.counters["dram_written_bytes"]
-        for item in report.launches
-        if item.counters and "dram_read_bytes" in item.counters
-    ]
-    if measured:
-        predicted = sum(item.dram.total for item in report.launches)
-        total = byte_size(int(sum(measured)))
-        lines.append(f"DRAM read and written {total}, predicted {byte_size(predicted)}")
-    if profile.missing:
-        lines.append(f"no counters: {profile.missing}")
-    return "\n".join(lines)
+def profile_text(report: Report, verbose: bool = False) -> str:
+    """Where the time of a measured run goes, the table of its kernels, and its critical path.
+    verbose: as in `kernel_table`."""
+    kernels = kernel_table(Record(report.to_dict()), verbose=verbose)
+    parts = [paragraphs(where_time_goes(report)), kernels, paragraphs(path_text(report))]
+    return "\n\n".join(filter(None, parts))
 
 
-def _where(report: Report) -> list[str]:
-    """Where the time of a run goes, if a run was timed."""
+def where_time_goes(report: Report) -> str:
+    """Where the time of a run goes, and what bounds the costliest kernels; "" where no run was
+    timed."""
     if report.latency_ms is None or report.profile is None:
-        return []
+        return ""
     kernels = [(launch.kind, launch.time_us or 0.0) for launch in report.launches]
     parts = breakdown(kernels, report.latency_ms.median * 1e3, report.profile.device_us)
     kernels_us = report.profile.kernels_us
     measured = [
-        Measured(at, one.name, one.kind, one.time_us or 0.0, one.roofline_us, one.dram.total,
+        Measured(at, name, one.kind, one.time_us or 0.0, one.roofline_us, one.dram.total,
                  one.programs)
-        for at, one in enumerate(report.launches)
+        for at, (one, name) in enumerate(
+            zip(report.launches, own_names(report.launches), strict=True)
+        )
     ]  # fmt: skip
     assert report.target is not None
     found = verdicts(measured, report.target, report.precision.split(" ")[0])
-    return [sentence(parts), "", *(one.sentence(kernels_us) for one in found), ""]
+    return "\n".join([sentence(parts), "", *(one.sentence(kernels_us) for one in found)])
 
 
 def path_text(report: Report) -> str:
@@ -141,7 +112,7 @@ def path_text(report: Report) -> str:
         apart = report.critical_path(reuse=False)
         assert apart is not None
         lines += [_path_line("if no values shared memory", apart), *_off_path(apart)]
-    return "\n".join(map(printable, lines))
+    return "\n".join(lines)
 
 
 def _path_line(what: str, path: CriticalPath) -> str:
@@ -165,30 +136,8 @@ def _off_path(path: CriticalPath) -> Iterator[str]:
         yield f"    ... {len(path.off) - MOST_OFF} more"
 
 
-def _ratio(launch: KernelReport) -> str:
-    if not launch.roofline_us or launch.time_us is None:
-        return ""
-    return f"{launch.time_us / launch.roofline_us:.1f}"
-
-
-def _heading(name: str) -> str:
-    return name.removesuffix("_bytes").replace("_", " ").replace("dram", "DRAM").replace("l2", "L2")
-
-
-def _number(name: str, value: float | None) -> str:
-    if value is None:
-        return ""
-    if name.endswith("_bytes"):
-        return byte_size(int(value))
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
-
-
 def _nodes(names: Sequence[str]) -> str:
     """The first and the last, and how many there are."""
     if len(names) < 3:
         return ", ".join(names)
     return f"{names[0]} ... {names[-1]} ({len(names)})"
-
-
-def _schedule(launch: KernelReport) -> str:
-    return " ".join(f"{name}={value}" for name, value in launch.schedule.items())

@@ -4,43 +4,57 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from types import TracebackType
+
+from fuser.graph.units import duration
+from fuser.runtime.terminal import printable, shortened, width
 
 DELAY = 1.0
 """Seconds after which a step is worth a word."""
+TICK = 1.0
+"""Seconds after which a terminal shows anew how long a step has lasted."""
 
 
 class Progress:
-    """Names the step under way. A terminal shows it while it lasts; a file or pipe gets a line for
-    each step that has lasted longer than the delay, in seconds: DELAY without one."""
+    """Names the step under way. A terminal shows it and how long it has lasted; a file or pipe gets
+    a line for each step that has lasted longer than the delay, in seconds: DELAY without one."""
 
     def __init__(self, enabled: bool = True, delay: float | None = None) -> None:
         self.enabled = enabled
         self.delay = DELAY if delay is None else delay
         self._lock = threading.Lock()  # so that nothing is shown of a step that is over
         self._timer: threading.Timer | None = None
+        self._begun = 0.0
         self._shown = 0
-        """How many letters stand on the terminal's line."""
+        """How many columns stand on the terminal's line."""
 
     def step(self, name: str) -> None:
         """The work now begun."""
         self._stop()
         if self.enabled:
-            timer = threading.Timer(self.delay, lambda: self._show(name, timer))
-            timer.daemon = True
-            self._timer = timer
-            timer.start()
+            self._begun = time.monotonic()
+            self._wait(name, self.delay)
+
+    def _wait(self, name: str, seconds: float) -> None:
+        timer = threading.Timer(seconds, lambda: self._show(name, timer))
+        timer.daemon = True
+        self._timer = timer
+        timer.start()
 
     def _show(self, name: str, timer: threading.Timer) -> None:
         with self._lock:
             if timer is not self._timer:
                 return
-            text = f"{name} ..."
-            if sys.stderr.isatty():
-                self._shown = len(text)
-                print(text, end="", file=sys.stderr, flush=True)
-            else:
+            text = f"{printable(name)} ..."
+            if not sys.stderr.isatty():
                 print(text, file=sys.stderr, flush=True)
+                return
+            lasted = f" {duration(int(time.monotonic() - self._begun), tick=True)}"
+            text = shortened(text, width(sys.stderr) - len(lasted) - 1) + lasted
+            print("\r" + text.ljust(self._shown), end="", file=sys.stderr, flush=True)
+            self._shown = max(self._shown, len(text))
+            self._wait(name, TICK)
 
     def _stop(self) -> None:
         with self._lock:

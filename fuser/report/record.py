@@ -195,6 +195,11 @@ class Record:
         )  # fmt: skip
 
     @property
+    def device(self) -> str:
+        """The kind of device, "cpu" or "cuda"; "" where the report does not say."""
+        return str((self.data.get("target") or {}).get("name", ""))
+
+    @property
     def boundary(self) -> Mapping[str, int]:
         """Bytes through memory: before, after, floor."""
         return cast("Mapping[str, int]", self.data["boundary_bytes"])

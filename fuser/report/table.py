@@ -1,51 +1,30 @@
-"""The report as a table for people: one line a row, never wrapped, colour only on a terminal."""
+"""The report of a run as a table for people."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from fuser.graph.units import byte_size, counted, duration, milliseconds
 from fuser.runtime.plan_report import Report
 from fuser.runtime.savings import ADVICE, is_slower
+from fuser.runtime.terminal import echo, styled, table
 
 
-def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of one length as lines, each column as wide as its widest cell, two blanks apart."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    padded = (
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
-    return "\n".join(padded)
-
-
-def print_report(report: Report, outputs: Mapping[str, np.ndarray], random_inputs: bool) -> None:
-    """Print the summary of one run to stdout."""
-    import click
-
-    colour = False if os.environ.get("NO_COLOR") else None
-    rows = [(label, printable(text)) for label, text in _rows(report, outputs)]
+def print_report(
+    report: Report, outputs: Mapping[str, np.ndarray], random_inputs: bool, plan: str = ""
+) -> None:
+    """Print the summary of one run to stdout. plan: the file that was run as it is, if one was."""
     colours = {"ok": "green", "MISMATCH": "red"}
-    for line, (label, text) in zip(columns(rows).splitlines(), rows, strict=True):
-        verdict = text.split(" ")[0] if label == "compare" else ""
-        rest = line[len(label) :]
-        if verdict in colours:
-            rest = rest.replace(verdict, click.style(verdict, fg=colours[verdict]), 1)
-        click.echo(click.style(label, bold=True) + rest, color=colour)
+    echo(table(_rows(report, outputs, plan), labels=True, paint=True, colours=colours))
     if random_inputs:
-        hint = "inputs were random (seeded); give your own with -i"
-        click.echo(click.style(hint, dim=True), color=colour)
+        echo(styled("inputs were random (seeded); give your own with -i", dim=True))
 
 
-def printable(text: str) -> str:
-    """Names of a model may be part of it."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
-
-
-def _rows(report: Report, outputs: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str]]:
+def _rows(
+    report: Report, outputs: Mapping[str, np.ndarray], plan: str
+) -> Iterator[tuple[str, str]]:
     yield "model", f"{report.model} on {report.device}"
     if report.precision != "model":
         yield "precision", report.precision
@@ -70,13 +49,16 @@ def _rows(report: Report, outputs: Mapping[str, np.ndarray]) -> Iterator[tuple[s
     if packed := report.bytes.packed:
         yield "packed weights", f"{byte_size(packed)} less to read than unpacked"
     if report.forced is not None:
-        from fuser.partition.text import change_text
+        from fuser.report.partition_text import change_text
 
         yield "forced", change_text(report.forced)
     cached = (
         f"{counted(report.cache_hits, 'kernel')} from the cache" if report.cache_hits else "cold"
     )
-    yield "compile", f"{duration(report.compile_s)}  ({cached})"
+    if plan:
+        yield "plan", f"{plan}, nothing was compiled"
+    else:
+        yield "compile", f"{duration(report.compile_s)}  ({cached})"
     for item in report.tuned:
         yield "tuned", str(item)
     if latency := report.latency_ms:
@@ -94,9 +76,13 @@ def _rows(report: Report, outputs: Mapping[str, np.ndarray]) -> Iterator[tuple[s
         )
         yield "output", f"{name} {kind}"
     if compare := report.compare:
-        yield (
-            "compare",
-            f"{'ok' if compare.ok else 'MISMATCH'}  relative error {compare.max_rel:.2e}, largest"
-            f" difference {compare.max_abs:.2e}, against {compare.reference}",
-        )
+        found = f"no output was compared with {compare.reference}"
+        if compare.compared:
+            found = (
+                f"relative error {compare.max_rel:.2e}, largest difference {compare.max_abs:.2e},"
+                f" against {compare.reference}"
+            )
+            if compare.compared < len(outputs):
+                found = f"{compare.compared} of {counted(len(outputs), 'output')}: {found}"
+        yield "compare", f"{'ok' if compare.ok else 'MISMATCH'}  {found}"
         yield from (("differs", line) for line in compare.differs)

@@ -162,13 +162,14 @@ class Tuned:
 class Comparison:
     """The plan's outputs beside a reference. max_rel is the greatest ||out - ref|| / ||ref|| of the
     outputs; max_abs the greatest difference of one element; differs: a line for each output that is
-    not as expected, or that one of the two has not."""
+    not as expected, or that one of the two does not have; compared: how many both have."""
 
     max_abs: float
     max_rel: float
     ok: bool
     reference: str = ""
     differs: tuple[str, ...] = ()
+    compared: int = 0
 
 
 @dataclass(frozen=True)

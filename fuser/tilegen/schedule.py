@@ -56,3 +56,13 @@ class Schedule:
         if self.stream_k:
             table["stream_k"] = self.stream_k
         return table | {k: list(v) if isinstance(v, tuple) else v for k, v in self.extra.items()}
+
+
+def settings(schedule: Mapping[str, Any], device: str) -> dict[str, Any]:
+    """What of a schedule (`Schedule.to_dict`) means something on a device, "cpu" or "cuda": a CPU
+    has no warps and pipelines no loads."""
+    return {
+        name: value
+        for name, value in schedule.items()
+        if device != "cpu" or name not in ("warps", "stages")
+    }

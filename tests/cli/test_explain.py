@@ -56,6 +56,7 @@ def test_pinned_and_forbidden_nodes(fuser: Fuser, mlp: Path) -> None:
         assert found["forced"]["forbid"] == [name.split(",") for name in names[1::2]]
     assert free["forced"] is None
     code, out, _ = fuser("explain", mlp, "--device", "cpu", *names)
+    out = " ".join(out.split())
     assert code == 0 and "3 -> 4 kernels, " in out and "4 regions, " in out
     assert "to lift it: leave out --forbid of '/layers.0/MatMul' and '/Relu'" in out
     result = fuser("explain", mlp, "--device", "cpu", "--pin", "/layers.0/MatMul,/layers.1/MatMul")

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from fuser.graph.units import byte_size
 from models import TINY, build, save
 from tests.cli.command import Fuser, assert_one_line, feeds_of
 
@@ -266,7 +264,8 @@ def test_data_beside_the_model_names_what_differs(
     code, out, err = fuser("run", model, "--device", "cpu", "--iterations", "0")
     assert (code, err) == (1, "")
     differs = [line for line in out.splitlines() if line.startswith("differs")]
-    assert len(differs) == 1 and all(word in differs[0] for word in words), differs
+    said = " ".join(out.partition("\ndiffers")[2].split())
+    assert len(differs) == 1 and all(word in said for word in words), out
 
 
 def test_expected_outputs_name_what_differs(fuser: Fuser, halves: Path, tmp_path: Path) -> None:
@@ -293,17 +292,48 @@ def test_missing_recorded_input(fuser: Fuser, halves: Path, tmp_path: Path) -> N
     assert_one_line(fuser("run", model, "--device", "cpu"), 2, "there is no input_0.pb")
 
 
-def test_a_table_is_not_wrapped(mlp: Path, tmp_path: Path) -> None:
-    """A line of output is a line, however narrow the terminal is said to be."""
-    long = tmp_path / ("m" * 120 + ".onnx")
-    long.write_bytes(mlp.read_bytes())
-    done = subprocess.run(
-        [sys.executable, "-m", "fuser", "run", long, "--device", "cpu", "--iterations", "0"],
-        capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "40"},
-    )  # fmt: skip
-    lines = done.stdout.splitlines()
-    assert any(line.startswith("model") and f"{long.name} on cpu" in line for line in lines)
-    assert "\x1b" not in done.stdout and not any(line.startswith(" ") for line in lines)
+def test_expected_outputs_of_other_names(fuser: Fuser, halves: Path, tmp_path: Path) -> None:
+    """No error is printed of what was not compared; what is missing on either side is named."""
+    data, file = recorded(tmp_path, output_0=-HALVES, output_1=abs(HALVES)), tmp_path / "other.npz"
+    command = ("run", halves / "model.onnx", "--device", "cpu", "--iterations", "0", "-i", data)
+    np.savez(file, y=-HALVES)
+    code, out, _ = fuser(*command, "--expect", file)
+    said = " ".join(out.split())
+    assert code == 1 and "MISMATCH no output was compared with" in said
+    assert "relative error" not in said and "y: expected, but there is no such output" in said
+    assert "a: not compared" in said and "b: not compared" in said
+    np.savez(file, a=-HALVES)
+    code, out, _ = fuser(*command, "--expect", file)
+    assert code == 1 and "MISMATCH 1 of 2 outputs: relative error" in " ".join(out.split())
+    assert "b: not compared" in out
+
+
+def test_a_plan_file_is_not_compiled(fuser: Fuser, mlp: Path, tmp_path: Path) -> None:
+    """No seconds of a compile that did not happen."""
+    plan, at = tmp_path / "mlp.plan", ("--device", "cpu")
+    assert fuser("compile", mlp, "-o", plan, *at)[0] == 0
+    assert any(x.startswith("compile ") for x in fuser("run", mlp, *at)[1].splitlines())
+    lines = fuser("run", plan, *at)[1].splitlines()
+    assert not any(line.startswith("compile ") for line in lines)
+    assert any(line.startswith("plan ") for line in lines)
+
+
+def test_what_was_written_is_said(fuser: Fuser, mlp: Path, tmp_path: Path) -> None:
+    """Path and size of each file; nothing of it where JSON is printed."""
+    names = ("outputs.npz", "trace.json", "report.json")
+    files = [tmp_path / name for name in names]
+    options = [part for pair in zip(("-o", "--trace", "--report"), files, strict=True)
+               for part in pair]  # fmt: skip
+    out = "".join(fuser("run", mlp, "--device", "cpu", *options)[1].split())
+    for file in files:
+        assert f"{file},{byte_size(file.stat().st_size)}".replace(" ", "") in out
+    json.loads(fuser("run", mlp, "--device", "cpu", *options, "--json")[1])
+    page, trace = tmp_path / "page.html", tmp_path / "other.json"
+    at = ("--device", "cpu", "--iterations", "0", "--html", page, "--trace", trace)
+    out = "".join(fuser("report", mlp, *at)[1].split())
+    for file in (page, trace):
+        assert f"wrote{file},{byte_size(file.stat().st_size)}".replace(" ", "") in out
+    json.loads(fuser("report", mlp, *at, "--json")[1])
 
 
 def test_random_indices_stay_in_their_table(fuser: Fuser, tmp_path: Path) -> None:

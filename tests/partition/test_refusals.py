@@ -10,10 +10,10 @@ from fuser.graph import compose
 from fuser.graph.ir import Graph, Value
 from fuser.graph.passes import run_passes
 from fuser.graph.units import duration
-from fuser.partition import Options, Refusal, cost, explain, partition
+from fuser.partition import Options, Refusal, cost, partition
 from fuser.partition.explanation import RefusalRow, explanation, folded, refusal_groups
 from fuser.partition.lift import LIFTS, PINNED, lift
-from fuser.partition.text import names, shortened, text_of
+from fuser.report.partition_text import explain, names, text_of
 from tests.partition.support import SM_90A, TARGETS, Net, check, kinds
 from tests.random_graphs.check import copied, prepared
 from tests.random_graphs.coverage import known
@@ -206,8 +206,8 @@ def test_the_text_folds_what_is_small() -> None:
     text = text_of(found)
     small = found.groups[1].seconds
     assert f"and 1 more below 1 % of the run: {duration(small)} together; -v lists them" in text
-    assert "second-anchor" not in text and "second-anchor" in text_of(found, None)
-    assert "below" not in text_of(found, None)
+    assert "second-anchor" not in text and "second-anchor" in text_of(found, verbose=True)
+    assert "below" not in text_of(found, verbose=True)
     assert max(len(line) for line in text.split("refused;")[1].splitlines()) <= 80
 
 
@@ -271,7 +271,8 @@ def test_lists_are_cut_unless_all_is_asked_for() -> None:
         for op in ("exp", "tanh", "sin"):
             y = net.named(f"a_name_of_some_length_{op}_{i}").map(op, y)
     found = explanation(partition(net.finish(y), SM_90A))
-    short, full = text_of(found), text_of(found, None)
+    short = " ".join(text_of(found, most=60).split())
+    full = text_of(found, verbose=True, most=10_000)
     assert "6 times" in short and "... 3 more; -v lists all" in short
     assert "more" not in full
     for row in found.refusals:
@@ -357,11 +358,6 @@ def test_too_much_to_repeat_is_not_advised() -> None:
     assert lift(refusal) == ""
     with pytest.raises(UsageError, match="too many to repeat"):
         partition(graph, SM_90A, Options(pin=(("maps", "product"),)))
-
-
-def test_a_text_is_shortened_in_its_middle() -> None:
-    assert shortened("abcdefghij", 10) == "abcdefghij"
-    assert shortened("abcdefghijk", 10) == "abc...hijk"
 
 
 def test_half_precision_bytes() -> None:

@@ -10,9 +10,10 @@ import pytest
 from fuser.errors import LoweringError
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph
-from fuser.partition import explain, partition
+from fuser.partition import partition
 from fuser.partition.tangled import MOST_UNEVEN, cut_anew, fresh, tangled_movement
 from fuser.pipeline.compiler import compile_graph
+from fuser.report.partition_text import explain
 from fuser.tilegen.index import MOST_ATOMS, Index, axis
 from tests.partition.support import CPU, SM_90A, Net, check
 

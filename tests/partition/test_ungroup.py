@@ -9,9 +9,10 @@ from fuser import dtypes
 from fuser.errors import LoweringError
 from fuser.graph import compose
 from fuser.graph.evaluate import evaluate
-from fuser.partition import Partition, Region, explain, partition
+from fuser.partition import Partition, Region, partition
 from fuser.partition.ungroup import is_divisible, ungroup
 from fuser.pipeline.compiler import compile_graph
+from fuser.report.partition_text import explain
 from fuser.target import Target
 from fuser.tilegen import emit as emitters
 from fuser.tilegen.program import TileProgram

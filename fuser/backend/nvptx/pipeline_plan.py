@@ -11,6 +11,7 @@ from fuser.backend.nvptx.dot_plan import runs_on
 from fuser.backend.nvptx.ir.values import SharedTile
 from fuser.backend.nvptx.masks import can_remake
 from fuser.backend.nvptx.stage import shared_tile_for
+from fuser.graph.units import byte_size
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
 from fuser.tilegen.value import Value
@@ -80,7 +81,7 @@ def _planned(low: Builder, op: ops.For) -> Pipeline | str:
     if stages < 2:
         for tile in tiles:
             low.shared.cancel(tile.slot)
-        return f"two stages of {stage_bytes} bytes do not fit shared memory"
+        return f"two stages of {byte_size(stage_bytes)} do not fit shared memory"
     for tile in tiles:
         tile.slot.bytes = tile.bytes * stages
     if lone and runs_on(lone, low.assignment.dots[lone]) and stages > 2:

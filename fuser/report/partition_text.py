@@ -1,4 +1,4 @@
-"""A partition as plain text, one item a line, for `fuser explain`."""
+"""A partition as text for people: its regions as a table, and the fusions it refused."""
 
 from __future__ import annotations
 
@@ -8,40 +8,51 @@ from typing import Any
 from fuser.graph.units import byte_size, counted, duration, operations
 from fuser.partition.explanation import Explanation, RefusalGroup, explanation, folded
 from fuser.partition.region import Partition
+from fuser.runtime.terminal import INDENT, paragraphs, shortened, table, width, wrapped
 
 MOST_EDGES = 3
 """Refusals of one code that are listed, unless all are asked for."""
+ENDS = 20
+"""Columns to the left of the nodes of a refusal."""
 
 
-def explain(partition: Partition, width: int | None = 60) -> str:
+def explain(partition: Partition, verbose: bool = False, most: int | None = None) -> str:
     """The regions of a partition and the fusions it refused; see `text_of`."""
-    return text_of(explanation(partition), width)
+    return text_of(explanation(partition), verbose, most)
 
 
-def text_of(found: Explanation, width: int | None = 60) -> str:
-    """The regions and refusals. width: of the names of one item's nodes; None: all nodes of all
-    regions, and every refusal."""
-    return "\n".join([*_regions(found, width), "", *_refusals(found, width)]) + "\n"
-
-
-def _regions(found: Explanation, width: int | None) -> Iterator[str]:
-    yield (
-        f"{counted(len(found.regions), 'region')}, {byte_size(found.bytes)},"
-        f" {duration(found.seconds)} predicted"
-    )
-    yield ""
-    yield f"{'id':>4}  {'kind':<12} {'bytes':>9} {'flops':>9} {'time':>9}  nodes"
-    for row in found.regions:
-        yield (
-            f"{row.id:>4}  {row.kind:<12} {byte_size(row.bytes):>9} {operations(row.flops):>9}"
-            f" {duration(row.seconds):>9}  {names(row.nodes, width)}"
-        )
+def text_of(found: Explanation, verbose: bool = False, most: int | None = None) -> str:
+    """The regions and refusals, in lines of at most `most` columns (without it those of the
+    terminal). verbose: all nodes of all regions, and every refusal."""
+    room = width() if most is None else most
+    rows = [
+        (str(row.id), row.kind, byte_size(row.bytes), operations(row.flops), duration(row.seconds))
+        for row in found.regions
+    ]
+    head = ("id", "kind", "bytes", "flops", "time")
+    below = [_nodes(row.nodes, verbose, room) for row in found.regions]
+    parts = [
+        f"{counted(len(rows), 'region')}, {byte_size(found.bytes)},"
+        f" {duration(found.seconds)} predicted",
+        table(rows, head, numbers=(0, 2, 3, 4), below=below, most=room, paint=True),
+    ]
     if found.packed_bytes:
-        yield ""
-        yield f"{byte_size(found.packed_bytes)} less to read: weights stay packed"
+        parts.append(f"{byte_size(found.packed_bytes)} less to read: weights stay packed")
+    refused = "\n".join(_refusals(found, None if verbose else room - ENDS))
+    return "\n\n".join([*parts, paragraphs(refused, room)]) + "\n"
+
+
+def _nodes(nodes: tuple[str, ...], verbose: bool, room: int) -> list[str]:
+    """The nodes of a region in lines under its row: in one, unless all are asked for."""
+    room -= len(INDENT)
+    if verbose:
+        return wrapped(names(nodes), room)
+    most = room - len("... 99 more (-v)") if nodes[1:] else room
+    return [names(tuple(shortened(name, most) for name in nodes), room)]
 
 
 def _refusals(found: Explanation, width: int | None) -> Iterator[str]:
+    """width: of the names of one item's nodes; None: all nodes, and every refusal."""
     count = counted(len(found.refusals), "fusion")
     yield f"{count} refused" + ("; what each would save at most:" if found.refusals else "")
     shown, small = folded(found.groups, 0.0 if width is None else found.seconds)
@@ -76,19 +87,13 @@ def _group(group: RefusalGroup, width: int | None) -> Iterator[str]:
         )
         ends = f"{names(row.sources, width)} -> {names(row.readers, width)}"
         more = [ends, *([row.reason] if row.reason != group.reason else [])]
-        yield from (f"{'':20}{line if width is None else shortened(line, width)}" for line in more)
+        yield from (
+            f"{'':{ENDS}}{line if width is None else shortened(line, width)}" for line in more
+        )
         if len(lifts) > 1 and row.lift:
-            yield f"{'':20}to lift it: {row.lift}"  # whole: it is there to be copied
+            yield f"{'':{ENDS}}to lift it: {row.lift}"  # whole: it is there to be copied
     if len(shown) < count:
         yield f"  ... {count - len(shown)} more; -v lists all"
-
-
-def shortened(text: str, width: int) -> str:
-    """A text of at most so many letters: what is too much is left out of its middle."""
-    if len(text) <= width:
-        return text
-    head = (width - 3) // 2
-    return f"{text[:head]}...{text[len(text) - (width - 3 - head) :]}"
 
 
 def change_text(changed: Mapping[str, Any]) -> str:
@@ -105,11 +110,12 @@ def change_text(changed: Mapping[str, Any]) -> str:
 
 
 def names(nodes: tuple[str, ...], width: int | None = None) -> str:
-    """The names as far as they fit, and how many more there are."""
-    text = ""
-    for i, name in enumerate(nodes):
-        more = f"{text}, {name}" if text else name
-        if width is not None and text and len(more) > width:
-            return f"{text}, ... {len(nodes) - i} more (-v)"
-        text = more
-    return text
+    """The names, as many as fit with a word of how many more there are; at least one."""
+    whole = ", ".join(nodes)
+    if width is None or len(whole) <= width:
+        return whole
+    for count in range(len(nodes) - 1, 0, -1):
+        text = f"{', '.join(nodes[:count])}, ... {len(nodes) - count} more (-v)"
+        if len(text) <= width:
+            break
+    return text if nodes[1:] else whole
