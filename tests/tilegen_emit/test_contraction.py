@@ -11,10 +11,10 @@ from fuser import dtypes
 from fuser.backend.nvptx import lower_to_gpu
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.dtypes import DType
-from fuser.target import SM_90A
+from fuser.target import SM_90A, cpu_target
 from fuser.tilegen.emit import emit
 from fuser.tilegen.rules.cpu.k_blocks import deep_schedule, span_of
-from fuser.tilegen.rules.cpu.matmul import swept_rows
+from fuser.tilegen.rules.cpu.matmul import dot_schedule, swept_rows
 from fuser.tilegen.schedule import Schedule
 from tests.interpreted import CPU, TARGETS, check, one_region
 from tests.tilegen_emit.graphs import Model
@@ -270,3 +270,16 @@ def test_constant_rows_begin_at_sectors(columns: int, pitch: int) -> None:
     (program,) = emit(cut.regions[0], cut, SM_90A, schedule)
     strides = [v.strides for v in program.kernel.views if v.buffer.role == "constant"]
     assert strides == [(pitch, 1)]
+
+
+@pytest.mark.parametrize("bits", [16, 32, 64])
+@pytest.mark.parametrize("ways", [8, 12])
+@pytest.mark.parametrize("k", [300, 512, 1024, 1536, 2048, 3072, 4096])
+def test_rows_of_a_matmul_stay_in_l1(k: int, ways: int, bits: int) -> None:
+    """Rows of k elements that lie a multiple of 4 KiB apart share a set of L1."""
+    for arch in ("sapphirerapids", "znver4"):
+        target = cpu_target(arch, "", units=2, vector_bits=512, l1_bytes=ways << 12)
+        for m in (14, 49, 196, 1000):
+            rows = dot_schedule(target, m, 768, k, bits).block("m")
+            sets = [row * k * bits // 8 // 64 % 64 for row in range(rows)]
+            assert max(map(sets.count, sets)) <= ways

@@ -22,20 +22,21 @@ def dot_schedule(
     crooked: tuple[bool, bool] = (False, False), codes: bool = False, packed: bool = False,
     panel: int = 0, decoded: int = 0,
 ) -> Schedule:  # fmt: skip
-    """Blocks of a matmul: see `MatmulRule`. Caches bring operands wherever they begin."""
+    """Blocks of a matmul: see `MatmulRule`. Caches bring operands wherever they begin. Rows of the
+    left operand are taken to follow each other, as nearly all do."""
     m, n, batch = size_hint(m), size_hint(n), size_hint(batch)
     k = block_of(k, MOST_SYMBOLIC_DEPTH) if is_symbolic(k) else k
     if unit is not None:
         return units.schedule(target, unit, m, n, k, accumulators, batch)
-    tile = register_tile(target, m, n, bits, accumulators)
+    tile = register_tile(target, m, n, bits, accumulators, k * bits // 8)
     return matmul_schedule(target, m, n, k, bits, accumulators, *tile)
 
 
 def register_tile(
-    target: Target, m: int, n: int, bits: int, accumulators: int = 1
+    target: Target, m: int, n: int, bits: int, accumulators: int = 1, pitch: int = 0
 ) -> tuple[int, int]:
     """(rows, columns) of the register tile of a CPU dot that covers [m, n] with the least work."""
-    return register_tiles(target, m, n, bits, accumulators)[0][1:]
+    return register_tiles(target, m, n, bits, accumulators, pitch)[0][1:]
 
 
 def register_tiles(
