@@ -103,6 +103,8 @@ def unary(d: Drawing) -> None:
     name = d.random.choice(UNARY[freedom])
     if name == "reciprocal" and not d.is_float(x):  # of zero: undefined in C
         return
+    if name == "signbit" and has_nan(d, x):
+        return
     d.attempt(f"np.{name}({x})", freedom)
 
 
@@ -112,7 +114,14 @@ def binary(d: Drawing) -> None:
     pair = [x, mate(d, x)]
     if d.chance(0.3):
         pair.reverse()
-    d.attempt(f"np.{d.random.choice(BINARY[freedom])}({pair[0]}, {pair[1]})", freedom)
+    name = d.random.choice(BINARY[freedom])
+    if name != "copysign" or not has_nan(d, pair[1]):
+        d.attempt(f"np.{name}({pair[0]}, {pair[1]})", freedom)
+
+
+def has_nan(d: Drawing, x: str) -> bool:
+    """Whether there is a NaN, whose sign says nothing."""
+    return x in d.names and d.is_float(x) and bool(np.isnan(d.value(x)).any())
 
 
 def symbol(d: Drawing) -> None:

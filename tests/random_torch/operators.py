@@ -96,7 +96,9 @@ def unary(d: Drawing) -> None:
     name = d.random.choice(UNARY[freedom])
     if name == "digamma" and torch.is_grad_enabled():  # eager's trigamma is off by up to 5e-10
         return
-    d.attempt(f"torch.{name}({d.pick()})", freedom)
+    x = d.pick()
+    if name != "signbit" or not has_nan(d, x):
+        d.attempt(f"torch.{name}({x})", freedom)
 
 
 def binary(d: Drawing) -> None:
@@ -109,7 +111,9 @@ def binary(d: Drawing) -> None:
         freedom = FUNCTION
     if name == "div" and d.chance(0.3):
         extra = f", rounding_mode={d.random.choice(('floor', 'trunc'))!r}"
-    d.attempt(f"torch.{name}({x}, {mate(d, x)}{extra})", freedom)
+    y = mate(d, x)
+    if name != "copysign" or not has_nan(d, y):
+        d.attempt(f"torch.{name}({x}, {y}{extra})", freedom)
 
 
 def symbol(d: Drawing) -> None:
@@ -260,18 +264,21 @@ def cast(d: Drawing) -> None:
     dtype = d.random.choice(CASTS)
     if is_defined(d, x, dtype):
         d.attempt(f"{x}.to(torch.{dtype})")
-    elif any(given.other is not None for given in d.inputs):
-        d.attempt(f"{x}.nan_to_num().clamp(0, 99).to(torch.{dtype})", ORDER)
 
 
 def is_defined(d: Drawing, x: str, dtype: str) -> bool:
     """Whether a cast is none of those that C leaves undefined, whatever the inputs are."""
     if not d.is_float(x) or "float" in dtype or dtype == "bool":
         return True
-    value = d.value(x).detach()
-    if any(given.other is not None for given in d.inputs):
-        return False
-    return bool((value.abs() < 100).all()) and not (dtype == "uint8" and bool((value < 0).any()))
+    values = [scope[x].detach() for scope in d.scopes]
+    return all(bool((v.abs() < 100).all()) for v in values) and not (
+        dtype == "uint8" and any(bool((v < 0).any()) for v in values)
+    )
+
+
+def has_nan(d: Drawing, x: str) -> bool:
+    """Whether there is a NaN, whose sign says nothing."""
+    return x in d.names and any(bool(scope[x].isnan().any()) for scope in d.scopes)
 
 
 def product(d: Drawing) -> None:
@@ -300,7 +307,7 @@ def layer(d: Drawing) -> None:
     x = d.pick(lambda n: d.rank(n) > 0 and d.is_float(n))
     f = "torch.nn.functional"
     texts = [
-        (f"{f}.layer_norm({x}, {x}.shape[-1:])", FOLD),
+        (f"{f}.layer_norm({x}, {x}.shape[-1:]) + 0", FOLD),  # -0 less a mean of 0
         (f"{f}.normalize({x}, dim={d.axis(x)})", FOLD),
         (f"{f}.rms_norm({x}, {x}.shape[-1:])", FOLD), (f"{f}.glu({x}, {d.axis(x)})", FOLD),
         (f"{f}.avg_pool1d({x}, 2, 1)", SUM), (f"{f}.max_pool1d({x}, 2, 2)", ORDER),
@@ -317,7 +324,7 @@ def layer(d: Drawing) -> None:
             (f"{f}.adaptive_avg_pool2d({x}, (2, 3))", SUM), (f"{f}.pixel_shuffle({x}, 2)", EXACT),
             (f"{f}.interpolate({x}, size=(5, 7), mode='bilinear')", FOLD),
             (f"{f}.scaled_dot_product_attention({x}, {x}, {x})", FOLD),
-            (f"{f}.group_norm({x}, 1)", FOLD), (f"{f}.instance_norm({x})", FOLD),
+            (f"{f}.group_norm({x}, 1) + 0", FOLD), (f"{f}.instance_norm({x}) + 0", FOLD),
         ] * 2  # fmt: skip
     elif d.rank(x) == 3:
         texts += [(f"{f}.scaled_dot_product_attention({x}, {x}, {x}, is_causal=True)", FOLD)] * 3

@@ -226,6 +226,18 @@ def route(x: Any) -> Any:
     return (weights * 2).exp(), (x * counts[:, None]).relu(), counts.cumsum(0)
 
 
+def experts(x: Any, up: Any, down: Any) -> Any:
+    """A mixture of experts: rows by expert, matmuls of groups of rows, and rows as they were."""
+    weights, chosen = x[:, : up.shape[0]].softmax(-1).topk(2, -1)
+    order = chosen.flatten().argsort(stable=True)
+    counts = torch.histc(chosen.flatten().float(), bins=up.shape[0], min=0, max=up.shape[0] - 1)
+    ends = counts.cumsum(0).int()
+    hidden = torch._grouped_mm(x[order // 2].bfloat16(), up, offs=ends)
+    found = torch._grouped_mm(hidden.relu() * 0.5, down, offs=ends).float()
+    found = found * weights.flatten()[order].unsqueeze(1)
+    return torch.zeros_like(x).index_add(0, order // 2, found)
+
+
 def in_a_row(x: Any) -> Any:
     for _ in range(3):
         x = torch.erfinv((x * 0.1).tanh()) + x
@@ -266,6 +278,14 @@ LEFT: dict[str, tuple[Any, tuple[tuple[int, ...], ...]]] = {
 def test_programs_around_operators(name: str, train: bool) -> None:
     f, shapes = LEFT[name]
     compare(f, *(torch.randn(shape) for shape in shapes), train=train)
+
+
+def test_experts_are_split_at_their_matmuls_alone() -> None:
+    up, down = torch.randn(3, 16, 24).bfloat16(), torch.randn(3, 24, 16).bfloat16()
+    with pytest.warns(RuntimeWarning) as caught:
+        compare(experts, torch.randn(6, 16), up, down, train=False)
+    (told,) = [str(one.message) for one in caught if "fuser leaves" in str(one.message)]
+    assert told.startswith("fuser leaves operators to PyTorch: aten._grouped_mm.default (2 times)")
 
 
 @pytest.mark.filterwarnings("ignore:fuser leaves operators")
