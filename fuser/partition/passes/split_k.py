@@ -148,6 +148,4 @@ def _split(graph: Graph, node: Node, operands: list[Value], parts: int) -> Value
         )  # fmt: skip
         pieces.append(build(graph, "reshape", piece, shape=shape, origin=node.origin))
     total = reduce(lambda x, y: build(graph, "add", x, y, origin=node.origin), pieces)
-    return build(
-        graph, "cast", total, dtype=operands[0].dtype, result=True, origin=node.origin
-    )
+    return build(graph, "cast", total, dtype=operands[0].dtype, result=True, origin=node.origin)
