@@ -116,6 +116,7 @@ def test_each_node_that_runs_is_in_one_region(record: Record) -> None:
     assert record.is_measured and record.nodes and record.tensors and record.refusals
     places = [name for one in record.launches for name in one.nodes]
     assert set(record.homes) == set(places)
+    assert set(places) <= {node["name"] for node in record.nodes}, "constants are not computed"
     compute = {node["name"] for node in record.nodes if node["kind"] == "compute"}
     assert compute <= set(record.homes)
 

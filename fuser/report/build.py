@@ -12,7 +12,7 @@ from fuser.graph.rewrites import BY_NAME
 from fuser.graph.sizes import by_example, size_hint
 from fuser.graph.work import roofline_us
 from fuser.partition.cost import total_flops
-from fuser.partition.region import Partition
+from fuser.partition.region import Partition, Region
 from fuser.report import report as reports
 from fuser.report.bytes import Moved, addresses_of, launches_moved, least
 from fuser.report.dram import cache_of, dram_bytes
@@ -173,10 +173,18 @@ def _kernel(
 ) -> KernelReport:
     region = item.region
     return KernelReport(
-        launch.kernel.entry, region.id, region.kind, region.origin, moved.boundary, moved.reread,
+        launch.kernel.entry, region.id, region.kind, computed(region), moved.boundary, moved.reread,
         dram, flops, roofline_us(program.target, region.nodes, flops, dram.total),
         item.kernel.schedule.to_dict(), launch.kernel.programs,
     )  # fmt: skip
+
+
+def computed(region: Region) -> tuple[str, ...]:
+    """The nodes of a region as a report names them, constants only if there is nothing else."""
+    names = dict.fromkeys(
+        name for node in region.nodes if node.op != "constant" for name in node.origin
+    )
+    return tuple(names) or region.origin
 
 
 def _slow(cut: Partition) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from fuser.report.panels import end, only, panels, texts
 from fuser.report.partition_text import folded_text
 from fuser.report.record import Record
 from fuser.report.refused import refused
+from fuser.report.verdict import of_record
 
 LIMIT = 1_000_000
 """Bytes of a page."""
@@ -171,7 +172,7 @@ def _where(record: Record) -> str:
         return ""
     said = "".join(
         tag("li", tag("a", together(one.sentence(record.total)), href=f"#k{one.kernel.at}"))
-        for one in record.verdicts
+        for one in of_record(record)
     )
     words = tag("p", together(sentence(record.parts)), class_="note")
     return charts.bar(record.parts) + words + (tag("ol", said) if said else "")

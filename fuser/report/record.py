@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +13,6 @@ from typing import Any, cast
 
 from fuser.errors import UsageError
 from fuser.report.breakdown import Part, breakdown
-from fuser.report.verdict import Measured, Verdict, verdicts
 from fuser.runtime.latency import Latency
 from fuser.runtime.plan_report import Device
 from fuser.runtime.savings import Saved, Saving, Traffic, savings
@@ -34,7 +34,7 @@ FIELDS: dict[str, Any] = {
        for key in ("boundary", "dram") for way in ("read", "written")},
     **{f"{key}_bytes.{when}": int
        for key in ("boundary", "dram") for when in ("before", "after", "floor")},
-    "target?.bandwidth": _NUMBER, "target?.flops_f32": _NUMBER,
+    "target?.name": str, "target?.units": int, "target?.bandwidth": _NUMBER, "target?.flops_f32": _NUMBER,
     "target?.flops_f16": _NUMBER, "unfused?.note": str,
     "profile?.device_us?": _NUMBER,
     **{f"{at}latency_ms?.{key}": _NUMBER for at in ("", "unfused?.") for key in TIMES},
@@ -80,9 +80,10 @@ def _check(data: Any, path: list[str], kind: Any) -> None:
 @dataclass(frozen=True, eq=False)
 class Launch:
     """A kernel of the report. Bytes are of one run, times in microseconds; time: None where it was
-    not measured."""
+    not measured. own: a name that no other kernel has, where `name` is the symbol of the code."""
 
     at: int
+    own: str
     name: str
     region: int
     kind: str
@@ -99,8 +100,18 @@ class Launch:
 
     @property
     def label(self) -> str:
-        """What it is called: by its region, as `fuser explain` and `fuser dump` do."""
+        """Its region, as `fuser explain` and `fuser dump` call it."""
         return f"{self.kind}_{self.region}"
+
+    @property
+    def reached(self) -> float:
+        """The least time as a share of the time, 1 at most."""
+        return min(1.0, self.roofline / self.time) if self.time else 1.0
+
+    @property
+    def is_above(self) -> bool:
+        """Whether it was measured to be faster than its roofline."""
+        return self.time is not None and self.time < self.roofline
 
     @property
     def id(self) -> str:
@@ -145,7 +156,7 @@ class Record:
             self.title,
             self.savings,
             self.parts,
-            self.verdicts,
+            self.target,
             self.nodes,
             self.tensors,
             self.texts,
@@ -159,9 +170,10 @@ class Record:
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
+        names = own_names((item["kind"], item["region"]) for item in self.data["launches"])
         return tuple(
             Launch(
-                at, item["name"], item["region"], item["kind"], tuple(item["nodes"]),
+                at, names[at], item["name"], item["region"], item["kind"], tuple(item["nodes"]),
                 item["boundary_bytes"]["read"], item["boundary_bytes"]["written"],
                 item["dram_bytes"]["read"] + item["dram_bytes"]["written"],
                 item["flops"], item["roofline_us"], item["time_us"], item["schedule"],
@@ -189,10 +201,16 @@ class Record:
         """The kernels of the plan without fusion, where they were timed."""
         told = (self.data.get("unfused") or {}).get("launches") or ()
         return tuple(
-            Launch(at, item["name"], -1, item["kind"], tuple(item["nodes"]), 0, 0, 0, 0, 0.0,
-                   item["time_us"], {}, {})
+            Launch(at, item["name"], item["name"], -1, item["kind"], tuple(item["nodes"]), 0, 0, 0,
+                   0, 0.0, item["time_us"], {}, {})
             for at, item in enumerate(told)
         )  # fmt: skip
+
+    @cached_property
+    def target(self) -> Device | None:
+        """What rooflines are of; None where nothing was compiled."""
+        found = self.data.get("target")
+        return Device(**found) if found else None
 
     @property
     def device(self) -> str:
@@ -212,20 +230,6 @@ class Record:
             return []
         kernels = [(one.kind, one.shown_time) for one in self.launches]
         return breakdown(kernels, latency["median"] * 1e3, profile.get("device_us"))
-
-    @property
-    def verdicts(self) -> list[Verdict]:
-        """What bounds the costliest kernels; empty where they were not timed."""
-        target = self.data.get("target")
-        if not target or not self.is_measured:
-            return []
-        kernels = [
-            Measured(
-                one.at, one.label, one.kind, one.shown_time, one.roofline, one.dram, one.programs
-            )
-            for one in self.launches
-        ]
-        return verdicts(kernels, Device(**target), self.data["precision"].split(" ")[0])
 
     @property
     def dram(self) -> Mapping[str, int]:
@@ -298,6 +302,19 @@ class Record:
             for name in one.nodes:
                 found.setdefault(name, {})[one.label] = None
         return {name: list(labels) for name, labels in found.items()}
+
+
+def own_names(kernels: Iterable[tuple[str, int]]) -> list[str]:
+    """A name for each kernel, given as kind and region, that no other has: its region, and a number
+    where a region has several kernels."""
+    found = list(kernels)
+    sizes, seen = Counter(region for _, region in found), Counter[int]()
+    names = []
+    for kind, region in found:
+        seen[region] += 1
+        part = f".{seen[region]}" if sizes[region] > 1 else ""
+        names.append(f"{kind}_{region}{part}")
+    return names
 
 
 def homes(regions: Mapping[int, tuple[str, ...]], reads: Mapping[str, list[str]]) -> dict[str, int]:

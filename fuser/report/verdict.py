@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fuser.graph.units import microseconds
+from fuser.report.groups import groups
 from fuser.report.markup import percent
+from fuser.report.record import Record
 from fuser.runtime.plan_report import Device
 
 Bound = Literal["bandwidth", "arithmetic", "latency", "parallelism"]
@@ -21,8 +23,9 @@ SHORT_US = {"cuda": 10.0, "cpu": 20.0}
 
 @dataclass(frozen=True)
 class Measured:
-    """A kernel that was timed. at: its place in a run; dram: predicted bytes; programs: of its
-    grid. Times in microseconds."""
+    """A kernel that was timed, or several of equal code, whose times and bytes are added up. at:
+    the place of the first in a run; dram: predicted bytes; programs: of a grid; count: of kernels;
+    nodes: of the model, in words. Times in microseconds."""
 
     at: int
     label: str
@@ -31,6 +34,8 @@ class Measured:
     least: float
     dram: int
     programs: int
+    count: int = 1
+    nodes: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,23 @@ class Verdict:
         spent = f"{microseconds(one.time)} ({percent(one.time, run_us)})"
         near = f"{percent(self.reached, 1.0)} of what is possible"
         change = f"; {self.change}" if self.change else ""
-        return f"{one.label}: {spent}, bound by {self.bound}, {near}{change}"
+        nodes = f", {one.nodes}" if one.nodes else ""
+        return f"{one.label}{nodes}: {spent}, bound by {self.bound}, {near}{change}"
+
+
+def of_record(record: Record) -> list[Verdict]:
+    """What bounds the costliest kernels of a report, equal ones together; empty where they were not
+    timed."""
+    if record.target is None or not record.is_measured:
+        return []
+    kernels = [
+        Measured(
+            group.launches[0].at, group.title, group.launches[0].kind, group.time, group.roofline,
+            group.dram, group.launches[0].programs, len(group.launches), group.nodes,
+        )
+        for group in groups(record)
+    ]  # fmt: skip
+    return verdicts(kernels, record.target, record.data["precision"].split(" ")[0])
 
 
 def verdicts(
@@ -71,7 +92,7 @@ def _bound(one: Measured, target: Device) -> Bound:
     if one.time > FAR * one.least:
         if one.programs < target.units:
             return "parallelism"
-        if one.time < SHORT_US.get(target.name, 0.0):
+        if one.time / one.count < SHORT_US.get(target.name, 0.0):
             return "latency"
     moving = one.dram / target.bandwidth * 1e6 if target.bandwidth else 0.0
     return "bandwidth" if moving >= 0.999 * one.least > 0 else "arithmetic"
