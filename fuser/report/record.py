@@ -34,8 +34,9 @@ FIELDS: dict[str, Any] = {
        for key in ("boundary", "dram") for way in ("read", "written")},
     **{f"{key}_bytes.{when}": int
        for key in ("boundary", "dram") for when in ("before", "after", "floor")},
-    "target?.name": str, "target?.units": int, "target?.bandwidth": _NUMBER, "target?.flops_f32": _NUMBER,
-    "target?.flops_f16": _NUMBER, "unfused?.note": str,
+    "target?.name": str, "target?.units": int,
+    **{f"target?.{key}": _NUMBER for key in ("bandwidth", "flops_f32", "flops_f16")},
+    "unfused?.note": str,
     "profile?.device_us?": _NUMBER,
     **{f"{at}latency_ms?.{key}": _NUMBER for at in ("", "unfused?.") for key in TIMES},
     **{f"unfused?.launches.*.{key}": str for key in ("name", "kind")},
