@@ -225,6 +225,10 @@ def test_a_broken_report_is_an_error_or_a_page(record: Record, wrong: Any) -> No
     details = whole["details"]
     for name in ("nodes", "tensors", "refusals", "texts"):
         details[name] = details[name][:2]
+    one = {"node": 1, "name": "k", "time_us": 2.0}
+    whole["critical_path"] |= {"kernels": [one], "off": [one | {"node": 0, "overlap_us": 1.0}]}
+    whole["forced"] = {"pin": [["a", "b"]], "forbid": []}
+    Record(whole).check()
     refused = 0
     for path in places(whole):
         data = json.loads(json.dumps(whole))

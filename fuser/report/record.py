@@ -20,6 +20,11 @@ from fuser.runtime.savings import Saved, Saving, Traffic, savings
 MOST_SHOWN = 200
 THREE = ("before", "after", "floor")
 TIMES = ("median", "p90", "p99", "iterations")
+METHODS = {
+    "conv": {"winograd": "Winograd", "split_contractions": "split k"},
+    "contraction": {"split_k": "split k", "split_contractions": "split k"},
+}
+"""What rewrites are called, by the kind of the kernel that they change."""
 MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
@@ -41,7 +46,12 @@ FIELDS: dict[str, Any] = {
     **{f"{at}latency_ms?.{key}": _NUMBER for at in ("", "unfused?.") for key in TIMES},
     **{f"unfused?.launches.*.{key}": str for key in ("name", "kind")},
     "unfused?.launches.*.nodes": _NAMES, "unfused?.launches.*.time_us": _NUMBER,
-    "dims": dict, "fallbacks": _NAMES, "precision": str,
+    "dims": dict, "fallbacks": _NAMES, "precision": str, "numerics?": str, "model": str,
+    "rewrites?.*.rule": str, "rewrites?.*.nodes": _NAMES,
+    **{f"critical_path?.{key}": _NUMBER for key in ("us", "total_us", "data_us", "overlap_us")},
+    **{f"critical_path?.{key}.*.node": int for key in ("kernels", "off")},
+    "critical_path?.off.*.overlap_us": _NUMBER,
+    **{f"forced?.{key}.*": _NAMES for key in ("pin", "forbid")},
     "details?.nodes.*.name": str, "details?.nodes.*.op": str, "details?.nodes.*.kind": str,
     "details?.nodes.*.reads": _NAMES,
     "details?.tensors.*.type": str, "details?.tensors.*.bytes": int,
@@ -168,6 +178,27 @@ class Record:
         for at, item in enumerate(self.texts):
             if not 0 <= item.get("same", 0) <= at:
                 raise ValueError("a text refers to one that is not there")
+        _ = self.critical
+
+    @cached_property
+    def critical(self) -> tuple[tuple[Launch, ...], tuple[tuple[Launch, float], ...]]:
+        """The kernels of the critical path, and the others with the microseconds of each that could
+        overlap with it; empty where it is not known."""
+        found = self.data.get("critical_path") or {"kernels": (), "off": ()}
+        on = tuple(self.launches[item["node"]] for item in found["kernels"])
+        off = ((self.launches[item["node"]], item["overlap_us"]) for item in found["off"])
+        return on, tuple(off)
+
+    def methods(self, one: Launch) -> list[str]:
+        """By what a kernel computes otherwise than its nodes say: "Winograd", "split k"."""
+        found = [f"split k by {one.schedule['split_k']}"] if "split_k" in one.schedule else []
+        found += ["stream k"] if "stream_k" in one.schedule else []
+        words = METHODS.get(one.kind, {})
+        for item in self.data.get("rewrites") or ():
+            word = words.get(item["rule"])
+            if word and word not in found and set(item["nodes"]).intersection(one.nodes):
+                found.append(word)
+        return found
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
