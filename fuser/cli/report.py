@@ -151,7 +151,8 @@ def _measured(
                 add_unfused(report, plan, unfused, arrays, iterations, kernels=True)
             else:
                 report.latency_ms = plan.profile(arrays, iterations=iterations)
-            time_kernels(report, plan, arrays, iterations)
+            if report.profile is None:  # not timed beside the plan without fusion
+                time_kernels(report, plan, arrays, iterations)
     else:
         program, report = compiler.compile_program(
             opened, chosen, dims=dims, fusion=fusion, precision=precision, progress=stages.step

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 from typing import Any, Protocol
 
 from fuser.errors import FuserError
@@ -30,6 +31,14 @@ class Runs(Protocol):
     def run(self, feeds: Mapping[str, Any]) -> Any: ...
 
 
+class TimesKernels(Protocol):
+    """What has kernels that can be timed one by one."""
+
+    def profile_kernels(
+        self, feeds: Mapping[str, Any] | None = None, *, iterations: int = 10
+    ) -> list[tuple[str, float]]: ...
+
+
 class Timeable(Runs, Protocol):
     """A plan, or one with parts on the host, whose kernels cannot be timed one by one."""
 
@@ -42,7 +51,7 @@ def add_unfused(
 ) -> None:  # fmt: skip
     """Compile the plan without fusion, time both in turns, and put latencies and what the unfused
     plan launches and moves into the report of `plan`. Where it is not run, the fused one is timed
-    alone and the report says why. kernels: time each kernel of the unfused plan, too."""
+    alone and the report says why. kernels: time each kernel of both plans, too."""
     unfused, why = None, _left_out(report)
     if not why:
         try:
@@ -56,11 +65,14 @@ def add_unfused(
     report.latency_ms, latency = latencies([plan, unfused], feeds, iterations, warmup)
     alone = unfused.report()
     launches: tuple[Timed, ...] = ()
-    if kernels and isinstance(unfused, Plan):
-        times = unfused.profile_kernels(feeds, iterations=iterations)
+    if kernels and isinstance(plan, Plan) and isinstance(unfused, Plan):
+        from fuser.report.profile import time_kernels
+
+        times, others = kernels_in_turns([plan, unfused], feeds, iterations)
+        time_kernels(report, plan, feeds, iterations, times)
         launches = tuple(
             Timed(launch.name, launch.kind, launch.nodes, milliseconds * 1e3)
-            for launch, (_, milliseconds) in zip(alone.launches, times, strict=True)
+            for launch, (_, milliseconds) in zip(alone.launches, others, strict=True)
         )
     report.unfused = Unfused(latency, launches)
     report.kernels = Saving(alone.kernels.after, report.kernels.after)
@@ -85,6 +97,21 @@ def physical_bytes() -> int:
 
 def _beside(alone: Traffic, fused: Traffic) -> Traffic:
     return replace(fused, before=alone.after, floor=min(alone.floor, fused.floor))
+
+
+def kernels_in_turns(
+    plans: Sequence[TimesKernels], feeds: Mapping[str, Any], iterations: int
+) -> list[list[tuple[str, float]]]:
+    """The name and milliseconds of each kernel of each plan, medians of turns."""
+    turns = min(ROUNDS, iterations)
+    found: list[list[list[tuple[str, float]]]] = [[] for _ in plans]
+    for _ in range(turns):
+        for place, plan in enumerate(plans):
+            found[place].append(plan.profile_kernels(feeds, iterations=iterations // turns))
+    return [
+        [(same[0][0], median(time for _, time in same)) for same in zip(*each, strict=True)]
+        for each in found
+    ]
 
 
 def latencies(

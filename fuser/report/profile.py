@@ -46,10 +46,14 @@ def add_times(
     report.profile = Profiled(iterations, kernels, device.median * 1e3 if device else None)
 
 
-def time_kernels(report: Report, plan: Plan, feeds: Mapping[str, Any], iterations: int) -> None:
-    """Time the kernels of a plan one by one into its report."""
+def time_kernels(
+    report: Report, plan: Plan, feeds: Mapping[str, Any], iterations: int,
+    times: Sequence[tuple[str, float]] | None = None,
+) -> None:  # fmt: skip
+    """Time the kernels of a plan one by one into its report. times: those that are known."""
     device = plan.profile_device(feeds, iterations=iterations) if plan.target.is_cuda else None
-    add_times(report, plan.profile_kernels(feeds, iterations=iterations), iterations, device)
+    found = times or plan.profile_kernels(feeds, iterations=iterations)
+    add_times(report, found, iterations, device)
 
 
 def count(plan: Plan, inputs: Sequence[np.ndarray], ordinal: int = 0) -> Counted:
