@@ -47,7 +47,7 @@ def report(name: str) -> Record:
 
 def stacked(parts: Iterable[str]) -> str:
     """Drawings and lines of text, one below the other, as an SVG file of its own."""
-    y, inside, width = 8.0, [], charts.WIDTH
+    y, inside, width = 8.0, [], 0.0
     for part in parts:
         if not part.startswith("<svg"):
             for line in textwrap.wrap(part, LETTERS, subsequent_indent="   "):
@@ -61,7 +61,7 @@ def stacked(parts: Iterable[str]) -> str:
         plain = re.sub(r'<a href="#k\d+"|<a ', "<g ", plain).replace("</a>", "</g>")
         plain = re.sub(r"^<svg[^>]*>", "", plain).removesuffix("</svg>")
         inside.append(tag("g", plain, transform=f"translate(0 {y:.0f})"))
-        y, width = y + high + 8, max(width, wide) if wide > charts.WIDTH else width
+        y, width = y + high + 8, max(width, wide)
     back = tag("rect", width="100%", height="100%", style="fill:var(--back)")
     return tag(
         "svg", f"<style>{style()}</style>{back}", tag("g", *inside, transform="translate(12 0)"),
