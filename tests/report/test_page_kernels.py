@@ -7,6 +7,7 @@ import re
 import shlex
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -16,6 +17,7 @@ from fuser.report.page import page
 from fuser.report.panels import command
 from fuser.report.record import Record
 from models import build, save
+from scripts.report_pictures import IMAGES, first_screen, stacked
 
 
 @pytest.fixture(scope="module")
@@ -150,3 +152,17 @@ def test_the_first_section_tells_the_slowest_and_what_fusion_saved(data: dict[st
     assert '<li><a href="#k1">conv_0.2\u00a0x 2</a>, /conv{1,2}/Conv' in first
     assert first.count("<rect") < 50, "many kernels of one kind are one mark"
     assert "other (sort)" in first
+
+
+def test_pictures_of_the_docs_are_files_of_their_own(data: dict[str, Any]) -> None:
+    latency = {"median": 0.08, "p90": 0.09, "p99": 0.09, "iterations": 3}
+    record = Record(data | {"latency_ms": latency})
+    texts = [path.read_text() for path in sorted(IMAGES.glob("report-*.svg"))]
+    assert len(texts) == 5 and max(map(len, texts)) < 60_000
+    drawn = first_screen(record)
+    for text in (*texts, drawn, stacked([charts.timeline(record)])):
+        root = ElementTree.fromstring(text)
+        kinds = {element.tag.rpartition("}")[2] for element in root.iter()}
+        assert kinds <= {"svg", "style", "rect", "g", "text", "line", "path", "circle", "polyline"}
+        assert not re.search(r"href|url\(|@import", text)
+    assert "1. conv_0.2 x 2, /conv{1,2}/Conv" in drawn and "--conv: #" in drawn
