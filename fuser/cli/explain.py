@@ -84,7 +84,7 @@ def explain_command(
     rewrites: tuple[Rewritten, ...] = ()
     with suppress(LoweringError):  # of a region without a kernel, which the text shows
         programs = emit_programs(cut, chosen)
-        _, tuned = compiler.with_remembered(cut, programs, chosen)
+        programs, tuned = compiler.with_remembered(cut, programs, chosen)
         orders = order_lines(programs) if cut.graph.numerics.batch_invariant else []
         rewrites = rewrites_in(cut, programs)
         moved = region_bytes(Planned(cut, programs, outline(cut, programs, chosen)))
