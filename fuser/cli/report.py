@@ -177,7 +177,8 @@ def _annotate(model: Path, target: Path, record: Record) -> None:
 
 
 def _print(record: Record, before: Record | None, verbose: bool) -> None:
-    from fuser.report.difference import comparison, overview
+    from fuser.report.difference import comparison
+    from fuser.report.summary import overview
     from fuser.runtime.terminal import echo
 
     if before is None:

@@ -14,12 +14,14 @@ from fuser.graph.work import roofline_us
 from fuser.partition.cost import total_flops
 from fuser.partition.region import Partition
 from fuser.report import report as reports
+from fuser.report.algorithm import algorithms, computed
 from fuser.report.bytes import Moved, addresses_of, launches_moved, least
 from fuser.report.dram import cache_of, dram_bytes
 from fuser.report.roofline import device_of
 from fuser.runtime.plan_report import Bytes, KernelReport, Report
 from fuser.runtime.program import Launch, Program
 from fuser.runtime.savings import Traffic
+from fuser.target import Target
 from fuser.tilegen.program import TileProgram
 
 
@@ -132,10 +134,13 @@ def launch_figures(plan: Planned) -> Figures:
     cache = cache_of(plan.program.target)
     cold, warm = dram_bytes([item.touches(addresses) for item in moved], cache)
     least_cold, least_warm = dram_bytes([floor.touches(addresses)], cache)
+    names, known = algorithms(plan.cut.graph, plan.programs), dict[int, int]()
     launches = tuple(
-        _kernel(*row, plan.program)
-        for row in zip(plan.programs, plan.program.launches, moved, warm, _flops(plan.programs),
-                       strict=True)
+        _kernel(item, launch, met, dram, flops, computed(item, flops, known),
+                names.get(item.region.id, ""), plan.program.target)
+        for item, launch, met, dram, flops in zip(
+            plan.programs, plan.program.launches, moved, warm, _flops(plan.programs), strict=True
+        )
     )  # fmt: skip
     one = Least(floor.boundary.total, least_warm[0].total, least_cold[0].total)
     return Figures(launches, sum(item.total for item in cold), one)
@@ -169,13 +174,15 @@ def _flops(programs: Sequence[TileProgram]) -> list[int]:
 
 
 def _kernel(
-    item: TileProgram, launch: Launch, moved: Moved, dram: Bytes, flops: int, program: Program
-) -> KernelReport:
+    item: TileProgram, launch: Launch, moved: Moved, dram: Bytes, flops: int, done: int,
+    algorithm: str, target: Target,
+) -> KernelReport:  # fmt: skip
+    """done: operations as the kernel computes."""
     region = item.region
     return KernelReport(
         launch.kernel.entry, region.id, region.kind, region.origin, moved.boundary, moved.reread,
-        dram, flops, roofline_us(program.target, region.nodes, flops, dram.total),
-        item.kernel.schedule.to_dict(), launch.kernel.programs,
+        dram, flops, roofline_us(target, region.nodes, done, dram.total),
+        item.kernel.schedule.to_dict(), launch.kernel.programs, algorithm=algorithm,
     )  # fmt: skip
 
 

@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 
 from fuser.graph.units import counted, microseconds
-from fuser.report.breakdown import breakdown, sentence
 from fuser.report.counters import Counted
 from fuser.report.counters_ncu import count_under_ncu
 from fuser.report.counters_perf import count_events
-from fuser.report.kernel_table import kernel_table, own_names
+from fuser.report.kernel_table import kernel_table
 from fuser.report.record import Record
 from fuser.report.report import Report
-from fuser.report.verdict import Measured, verdicts
+from fuser.report.summary import where_time_goes
 from fuser.runtime.critical_path import CriticalPath
 from fuser.runtime.latency import Latency
 from fuser.runtime.plan import Plan
@@ -76,29 +75,9 @@ def add_counters(report: Report, counted: Counted | None, missing: str = "") -> 
 def profile_text(report: Report, verbose: bool = False) -> str:
     """Where the time of a measured run goes, the table of its kernels, and its critical path.
     verbose: as in `kernel_table`."""
-    kernels = kernel_table(Record(report.to_dict()), verbose=verbose)
-    parts = [paragraphs(where_time_goes(report)), kernels, paragraphs(path_text(report))]
-    return "\n\n".join(filter(None, parts))
-
-
-def where_time_goes(report: Report) -> str:
-    """Where the time of a run goes, and what bounds the costliest kernels; "" where no run was
-    timed."""
-    if report.latency_ms is None or report.profile is None:
-        return ""
-    kernels = [(launch.kind, launch.time_us or 0.0) for launch in report.launches]
-    parts = breakdown(kernels, report.latency_ms.median * 1e3, report.profile.device_us)
-    kernels_us = report.profile.kernels_us
-    measured = [
-        Measured(at, name, one.kind, one.time_us or 0.0, one.roofline_us, one.dram.total,
-                 one.programs)
-        for at, (one, name) in enumerate(
-            zip(report.launches, own_names(report.launches), strict=True)
-        )
-    ]  # fmt: skip
-    assert report.target is not None
-    found = verdicts(measured, report.target, report.precision.split(" ")[0])
-    return "\n".join([sentence(parts), "", *(one.sentence(kernels_us) for one in found)])
+    record = Record(report.to_dict())
+    parts = [where_time_goes(record), kernel_table(record, verbose=verbose)]
+    return "\n\n".join(filter(None, [*parts, paragraphs(path_text(report))]))
 
 
 def path_text(report: Report) -> str:
