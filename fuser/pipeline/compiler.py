@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -19,14 +18,13 @@ from fuser.graph.ir import Graph
 from fuser.graph.units import counted
 from fuser.limits import check_bytes, current
 from fuser.partition import Options, partition
-from fuser.partition.explanation import change
 from fuser.partition.forced import check_pins
 from fuser.partition.region import Partition
 from fuser.pipeline.binding import Bound, bind_kernels, spent
 from fuser.pipeline.devices import Device, choose_target, parse_device, plan_threads
 from fuser.pipeline.fusion import Fusing, Fusion
 from fuser.pipeline.kernels import compile_programs, emit_programs, without_refused
-from fuser.pipeline.outline import Unfused
+from fuser.pipeline.outline import Alternative, Forced
 from fuser.pipeline.precision import Precision, Rounding, rounding
 from fuser.pipeline.reporting import deferred_report
 from fuser.pipeline.source import GraphSource
@@ -262,22 +260,13 @@ class Compiled:
     kernels: list[CompiledKernel]
     bound: Bound
     cache_hits: int
-    unfused: Unfused | None
+    unfused: Alternative | None
     """The plan without fusion; None where this one is."""
     precision: str
     """What was rounded, for the report."""
     tuned: tuple[Tuned, ...] = ()
-    forced: dict[str, Any] | None = None
-    """What pins and forbidden pairs changed."""
-
-
-def forced_change(graph: Graph, cut: Partition, options: Options) -> dict[str, Any] | None:
-    """What pins and forbidden pairs changed against the partition without them, as the report has
-    it; None without any."""
-    if not (options.pin or options.forbid) or cut.target is None:
-        return None
-    free = partition(graph, cut.target, replace(options, pin=(), forbid=()))
-    return change(free, cut, options.pin, options.forbid)
+    forced: Forced | None = None
+    """Pins and forbidden pairs, where there are some."""
 
 
 def compile_kernels(
@@ -308,8 +297,8 @@ def compile_kernels(
     progress("partitioning")
     options = partition_options(fusion, rounded, state)
     cut = partition(graph, target, options)
-    forced = None if graph.symbols() else forced_change(graph, cut, options)
-    unfused = None if options.no_fusion else Unfused.of(graph, target, options)
+    forced = Forced.of(graph, target, options)
+    unfused = None if options.no_fusion else Alternative.unfused(graph, target, options)
     if consume:
         kept = set(cut.graph.nodes)
         for node in graph.nodes:

@@ -326,7 +326,7 @@ class Variants:
             report = deferred_report(
                 Planned(compiled.partition, compiled.programs, example), compiled.unfused,
                 {**fixed, **examples}, seconds, compiled.cache_hits, examples,
-                values=self.source.values,
+                compiled.forced, values=self.source.values,
                 precision=compiled.precision,
             )  # fmt: skip
             sizes.quiet = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,8 @@ from fuser.graph.rewrites import BY_NAME
 from fuser.graph.sizes import by_example, size_hint
 from fuser.graph.work import roofline_us
 from fuser.partition.cost import total_flops
+from fuser.partition.explanation import explanation
+from fuser.partition.options import Pair
 from fuser.partition.region import Partition
 from fuser.report import report as reports
 from fuser.report.algorithm import algorithms, computed
@@ -146,12 +148,28 @@ def launch_figures(plan: Planned) -> Figures:
     return Figures(launches, sum(item.total for item in cold), one)
 
 
+def forced_change(
+    free: Planned, forced: Planned, pin: Iterable[Pair], forbid: Iterable[Pair]
+) -> dict[str, Any]:
+    """What pins and forbidden pairs made of a plan: kernels, bytes through memory and predicted
+    seconds, "unforced" and "forced", as plain data."""
+    found = {"unforced": free, "forced": forced}
+    cuts = {way: explanation(plan.cut, region_bytes(plan)) for way, plan in found.items()}
+    return {
+        "pin": [list(pair) for pair in pin],
+        "forbid": [list(pair) for pair in forbid],
+        "kernels": {way: len(plan.program.launches) for way, plan in found.items()},
+        "bytes": {way: each.bytes for way, each in cuts.items()},
+        "seconds": {way: each.seconds for way, each in cuts.items()},
+    }
+
+
 def region_bytes(plan: Planned) -> dict[int, int]:
     """The boundary bytes of each region, those of its kernels together."""
-    found: Counter[int] = Counter()
+    found = dict.fromkeys((region.id for region in plan.cut.regions), 0)  # some launch nothing
     for launch in launch_figures(plan).launches:
         found[launch.region] += launch.boundary.total
-    return dict(found)
+    return found
 
 
 def _dram(before: int, after: int, floor: int) -> Traffic:

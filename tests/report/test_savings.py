@@ -14,7 +14,7 @@ import fuser
 from fuser.backend.cpu.host import host_target
 from fuser.frontends.onnx.model import open_model
 from fuser.partition import Options
-from fuser.pipeline.outline import Unfused as Outlined
+from fuser.pipeline.outline import Alternative
 from fuser.report.beside import MAX_COMPILE_S, ROUNDS, add_unfused, latencies
 from fuser.report.build import launch_figures
 from fuser.runtime.latency import Latency
@@ -83,7 +83,7 @@ def test_before_is_what_a_run_without_fusion_launches(name: str) -> None:
     assert told.dram.before == run.dram.after
     for saved in (told.boundary, told.dram, told.dram_cold, run.boundary, run.dram):
         assert saved.floor <= min(saved.before, saved.after)
-    outlined = Outlined.of(model.graph(dims), host_target(), Options()).planned()
+    outlined = Alternative.unfused(model.graph(dims), host_target(), Options()).planned()
     figures = launch_figures(outlined).launches
     assert [(one.boundary, one.dram, one.flops) for one in figures] == [
         (one.boundary, one.dram, one.flops) for one in run.launches
