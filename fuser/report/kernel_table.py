@@ -151,7 +151,7 @@ def _notes(record: Record) -> list[str]:
     if not (profile := record.data.get("profile")):
         return []
     runs, total = counted(profile["iterations"], "run"), microseconds(profile["kernels_us"])
-    lines = [f"kernels together {total}, medians of {runs}"]
+    lines = [f"kernels together {total}, in the median of {runs}"]
     if profile["counters"]:
         lines.append(f"counters by {profile['counters']}")
     moved = [

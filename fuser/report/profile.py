@@ -6,9 +6,8 @@ in this process on CPUs (counters_perf.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -21,34 +20,11 @@ from fuser.report.record import Record
 from fuser.report.report import Report
 from fuser.report.summary import where_time_goes
 from fuser.runtime.critical_path import CriticalPath
-from fuser.runtime.latency import Latency
 from fuser.runtime.plan import Plan
-from fuser.runtime.plan_report import Profiled
 from fuser.runtime.terminal import paragraphs
 
 MOST_OFF = 5
 """Kernels off the critical path that are named."""
-
-
-def add_times(
-    report: Report, times: Sequence[tuple[str, float]], iterations: int,
-    device: Latency | None = None,
-) -> None:  # fmt: skip
-    """Put the times of `Plan.profile_kernels` into the report of that plan, and on a GPU those of
-    `Plan.profile_device`."""
-    total = sum(milliseconds for _, milliseconds in times) or 1.0
-    report.launches = tuple(
-        replace(launch, time_us=milliseconds * 1e3, share=milliseconds / total)
-        for launch, (_, milliseconds) in zip(report.launches, times, strict=True)
-    )
-    kernels = sum(milliseconds for _, milliseconds in times) * 1e3
-    report.profile = Profiled(iterations, kernels, device.median * 1e3 if device else None)
-
-
-def time_kernels(report: Report, plan: Plan, feeds: Mapping[str, Any], iterations: int) -> None:
-    """Time the kernels of a plan one by one into its report."""
-    device = plan.profile_device(feeds, iterations=iterations) if plan.target.is_cuda else None
-    add_times(report, plan.profile_kernels(feeds, iterations=iterations), iterations, device)
 
 
 def count(plan: Plan, inputs: Sequence[np.ndarray], ordinal: int = 0) -> Counted:

@@ -121,9 +121,9 @@ class RegionReport:
 
 @dataclass(frozen=True)
 class Profiled:
-    """How kernels were measured. iterations: runs that each time is the median of. kernels_us: sum
-    of the times. device_us: of a run on a GPU, with its data in place. counters: what read them;
-    missing: why nothing did."""
+    """How kernels were measured. iterations: runs; times are those of the one whose sum is the
+    median. kernels_us: that sum. device_us: of a run on a GPU, with its data in place. counters:
+    what read them; missing: why nothing did."""
 
     iterations: int
     kernels_us: float
