@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 from fuser.errors import FuserError
 from fuser.report.turns import Clock, in_turns, timed, typical
@@ -18,6 +18,7 @@ from fuser.runtime.plan import Plan, latency_of
 from fuser.runtime.plan_report import Profiled, Report, Timed, Unfused
 from fuser.runtime.savings import Saving, Traffic
 
+T = TypeVar("T")
 MAX_COMPILE_S = 60.0
 """Of the fused plan. One that took longer is not compiled again without fusion."""
 MAX_MEMORY_SHARE = 0.25
@@ -48,7 +49,7 @@ def measure(
     """Time runs of a plan, its kernels, and the plan without fusion, in turns, into the report of
     the plan. unfused: compiles that; where it is not run the report says why. kernels: only of
     plans that are a `Plan`. iterations: of each, at least 1."""
-    alone, note = _made(report, unfused) if unfused else (None, "")
+    alone, note = make_unfused(report, unfused) if unfused else (None, "")
     plans = [plan, *([alone] if alone else [])]
     apart = [cast("Plan", one) for one in plans[: {"none": 0, "own": 1, "both": 2}[kernels]]]
     ways: list[Callable[[], list[float]]] = [
@@ -70,14 +71,15 @@ def measure(
             on_device = apart[0].profile_device(feeds, iterations=iterations).median * 1e3
         add_times(report, times[0], iterations, on_device)
     if unfused:
-        report.unfused = Unfused(note=note)
+        report.unfused = Unfused(note=note and f"the plan without fusion is predicted: {note}")
     if alone:
         _put_beside(report, alone.report(), latencies[1], times[1] if len(apart) > 1 else ())
 
 
-def _made(report: Report, compile_unfused: Callable[[], Timeable]) -> tuple[Timeable | None, str]:
-    """The plan without fusion, or None and why there is none."""
-    if why := left_out(report):
+def make_unfused(report: Report, compile_unfused: Callable[[], T]) -> tuple[T | None, str]:
+    """The plan without fusion, or None and why there is none: where that with fusion, which
+    `report` is of, took too long or too much memory, and where it does not compile."""
+    if why := _left_out(report):
         return None, why
     try:
         return compile_unfused(), ""
@@ -117,12 +119,12 @@ def add_times(
     report.profile = Profiled(iterations, total * 1e6, device_us)
 
 
-def left_out(report: Report) -> str:
+def _left_out(report: Report) -> str:
     """Why a plan without fusion is not made; empty where it is."""
     if report.compile_s > MAX_COMPILE_S:
-        return f"compiling took {report.compile_s:.0f} s: the plan without fusion is predicted"
+        return f"compiling took {report.compile_s:.0f} s"
     if report.peak_memory_bytes > MAX_MEMORY_SHARE * physical_bytes():
-        return "a second plan would take too much memory: the plan without fusion is predicted"
+        return "a second plan would take too much memory"
     return ""
 
 
