@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from fuser.pipeline.fusion import Fusing, Fusion
 from fuser.pipeline.kernels import compile_programs, emit_programs, without_refused
 from fuser.pipeline.outline import Alternative, Forced
 from fuser.pipeline.precision import Precision, Rounding, rounding
-from fuser.pipeline.reporting import deferred_report
+from fuser.pipeline.reporting import Reporting
 from fuser.pipeline.source import GraphSource
 from fuser.report.build import Planned
 from fuser.report.report import Report, Tuned, nodes_before
@@ -233,11 +234,8 @@ def _compile_graph(
         )
         program = replace(program, inputs=inputs, outputs=outputs)
     seconds = time.perf_counter() - started
-    report = deferred_report(
-        Planned(cut, programs, program), compiled.unfused, dims or {}, seconds,
-        compiled.cache_hits, values=values,
-        precision=compiled.precision, tuned=compiled.tuned, forced=compiled.forced,
-    )  # fmt: skip
+    noted = {"values": values, "precision": compiled.precision, "tuned": compiled.tuned}
+    report = compiled.reporting(program, seconds, noted).deferred(dims or {})
     _log.info(
         "%s: %d kernels for %d operators in %.2f s, %d kernels from the cache",
         label, len(program.launches), len(nodes_before(cut.graph)), seconds, compiled.cache_hits,
@@ -267,6 +265,16 @@ class Compiled:
     tuned: tuple[Tuned, ...] = ()
     forced: Forced | None = None
     """Pins and forbidden pairs, where there are some."""
+
+    def reporting(
+        self, program: Program, seconds: float, noted: Mapping[str, Any],
+        sizes: Mapping[str, int] | None = None,
+    ) -> Reporting:  # fmt: skip
+        """What reports are made of. seconds: of the compile; noted, sizes: as there."""
+        fused = Planned(self.partition, self.programs, program)
+        return Reporting(
+            fused, self.unfused, self.forced, seconds, self.cache_hits, noted, sizes or {}
+        )
 
 
 def compile_kernels(
