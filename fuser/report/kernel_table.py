@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
 from fuser.graph.units import byte_size, counted, microseconds
 from fuser.report.record import Launch, Record
-from fuser.report.report import KernelReport
 from fuser.runtime.terminal import paragraphs, table, width
 from fuser.tilegen.schedule import settings
 
@@ -42,6 +40,11 @@ class Group:
         return sum(one.dram for one in self.launches)
 
     @property
+    def title(self) -> str:
+        """The name, and the algorithm where it has one."""
+        return ", ".join(filter(None, (self.name, self.launches[0].algorithm)))
+
+    @property
     def nodes(self) -> str:
         """The first and the last node, of all launches at once, and how many each has."""
         ends = [one.nodes for one in self.launches if one.nodes]
@@ -61,23 +64,11 @@ class Group:
         return sum(found) if found else None
 
 
-def own_names(launches: Sequence[Launch] | Sequence[KernelReport]) -> list[str]:
-    """A name for each launch that no other has: its region, as `fuser explain` calls it, and a
-    number where a region has several kernels."""
-    sizes, seen = Counter(one.region for one in launches), Counter[int]()
-    found = []
-    for one in launches:
-        seen[one.region] += 1
-        part = f".{seen[one.region]}" if sizes[one.region] > 1 else ""
-        found.append(f"{one.kind}_{one.region}{part}")
-    return found
-
-
 def groups(record: Record, apart: bool = False) -> list[Group]:
     """The launches by their code, or each on its own; those that take longest first."""
     found: dict[str, list[Launch]] = {}
     names: dict[str, str] = {}
-    for one, own in zip(record.launches, own_names(record.launches), strict=True):
+    for one, own in zip(record.launches, record.names, strict=True):
         key = own if apart else one.name
         names.setdefault(key, own)
         found.setdefault(key, []).append(one)
@@ -132,7 +123,7 @@ def kernel_table(record: Record, *, verbose: bool = False, most: int | None = No
         count = str(len(group.launches)) if len(group.launches) > 1 else ""
         share = f"{100 * group.time / record.total:.1f} %" if record.total else ""
         rows.append([
-            group.name, *[count] * several, *[microseconds(group.time), share] * timed,
+            group.title, *[count] * several, *[microseconds(group.time), share] * timed,
             microseconds(group.roofline), byte_size(group.boundary),
             *[byte_size(group.dram)] * verbose,
             *(_number(name, group.counter(name)) for name in counters),
@@ -160,7 +151,7 @@ def _notes(record: Record) -> list[str]:
     if not (profile := record.data.get("profile")):
         return []
     runs, total = counted(profile["iterations"], "run"), microseconds(profile["kernels_us"])
-    lines = [f"kernels together {total}, medians of {runs}"]
+    lines = [f"kernels together {total}, in the median of {runs}"]
     if profile["counters"]:
         lines.append(f"counters by {profile['counters']}")
     moved = [

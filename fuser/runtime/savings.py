@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fuser.graph.units import byte_size, milliseconds
+from fuser.graph.units import byte_size, counted, milliseconds
 from fuser.runtime.latency import Latency
 
 MIN_DRAM_SHARE = 0.02
@@ -84,7 +84,7 @@ def savings(
         found.append(line("DRAM", dram, byte_size, ("less", "more"), note))
     if fused and alone:
         ends = alone.median, fused.median
-        note = f"medians of {fused.iterations} runs each, in turns"
+        note = f"medians of {counted(fused.iterations, 'run')} each, in turns"
         told = ratio(*ends, ("faster", "slower"))
         before, after = map(milliseconds, ends)
         found.append(Saved("time", before, after, told, note))
