@@ -18,6 +18,9 @@ NOISE = 1.02
 """Times as long as the plan without fusion from which on the fused one counts as slower."""
 
 
+MIN_RUNS = 5
+"""Of each plan, for one of them to count as slower."""
+
 Words = tuple[str, str]
 """What is better, and what is worse."""
 Show = Callable[[int], str]
@@ -93,7 +96,9 @@ def savings(
 
 def is_slower(fused: Latency | None, alone: Latency | None) -> bool:
     """Whether the fused plan was measured to be slower than the plan without fusion."""
-    return bool(fused and alone and fused.median > NOISE * alone.median)
+    if not fused or not alone or min(fused.iterations, alone.iterations) < MIN_RUNS:
+        return False
+    return fused.median > NOISE * alone.median
 
 
 def ratio(before: float, after: float, words: Words) -> str:

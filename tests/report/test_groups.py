@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import fuser
+from fuser.report.beside import measure
 from fuser.report.groups import groups
-from fuser.report.profile import time_kernels
 from fuser.report.record import Record
 from fuser.report.verdict import of_record
 from models import build, save
@@ -21,7 +21,7 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
     save(build("conv_block"), path)
     plan = fuser.compile(path, device="cpu", numerics="fast")
     report = plan.report()
-    time_kernels(report, plan, plan.random_feeds(0), 1)
+    measure(report, plan, plan.random_feeds(0), 1, kernels="own")
     return Record(report.to_dict())
 
 

@@ -65,6 +65,7 @@ def test_ratios() -> None:
     assert ratio(10, 5, words) == "2.00x fewer" and ratio(5, 10, words) == "2.00x more"
     assert ratio(5, 5, words) == ratio(0, 5, words) == ratio(5, 0, words) == ""
     assert is_slower(latency(1.03), latency(1.0)) and not is_slower(latency(1.01), latency(1.0))
+    assert not is_slower(Latency(9.0, 9.0, 9.0, 4), latency(1.0)), "too few runs"
     assert not is_slower(None, latency(1.0)) and not is_slower(latency(1.0), None)
 
 
