@@ -116,6 +116,7 @@ def test_each_node_that_runs_is_in_one_region(record: Record) -> None:
     assert record.is_measured and record.nodes and record.tensors and record.refusals
     places = [name for one in record.launches for name in one.nodes]
     assert set(record.homes) == set(places)
+    assert set(places) <= {node["name"] for node in record.nodes}, "constants are not computed"
     compute = {node["name"] for node in record.nodes if node["kind"] == "compute"}
     assert compute <= set(record.homes)
 
@@ -224,6 +225,10 @@ def test_a_broken_report_is_an_error_or_a_page(record: Record, wrong: Any) -> No
     details = whole["details"]
     for name in ("nodes", "tensors", "refusals", "texts"):
         details[name] = details[name][:2]
+    one = {"node": 1, "name": "k", "time_us": 2.0}
+    whole["critical_path"] |= {"kernels": [one], "off": [one | {"node": 0, "overlap_us": 1.0}]}
+    whole["forced"] = {"pin": [["a", "b"]], "forbid": []}
+    Record(whole).check()
     refused = 0
     for path in places(whole):
         data = json.loads(json.dumps(whole))

@@ -88,9 +88,11 @@ def _stand_in(array: np.ndarray) -> np.ndarray:
     """An array that compiles as a constant does, without its memory: itself if it is small or a
     table of two numbers, else one whose diagonals are shared: its elements are no progression, and
     no whole numbers times a factor a row."""
+    if array.nbytes <= KEPT_BYTES:
+        return array
     step = max(1, array.size // SAMPLES)
-    sampled = {item.tobytes() for item in array.flat[::step]}
-    if array.nbytes <= KEPT_BYTES or len(sampled) <= 2:
+    sampled = array.squeeze().flat[::step]  # `flat` is for 32 axes
+    if len({item.tobytes() for item in sampled}) <= 2:
         return array
     line = np.arange(sum(array.shape)) + 2
     line = line**2 % 101 if array.dtype.kind in "iub" else np.sqrt(line)

@@ -14,7 +14,7 @@ from fuser.graph.work import roofline_us
 from fuser.partition.cost import total_flops
 from fuser.partition.explanation import explanation
 from fuser.partition.options import Pair
-from fuser.partition.region import Partition
+from fuser.partition.region import Partition, Region
 from fuser.report import report as reports
 from fuser.report.algorithm import algorithms, computed
 from fuser.report.bytes import Moved, addresses_of, launches_moved, least
@@ -198,10 +198,18 @@ def _kernel(
     """done: operations as the kernel computes."""
     region = item.region
     return KernelReport(
-        launch.kernel.entry, region.id, region.kind, region.origin, moved.boundary, moved.reread,
-        dram, flops, roofline_us(target, region.nodes, done, dram.total),
+        launch.kernel.entry, region.id, region.kind, computed_nodes(region), moved.boundary,
+        moved.reread, dram, flops, roofline_us(target, region.nodes, done, dram.total),
         item.kernel.schedule.to_dict(), launch.kernel.programs, algorithm=algorithm,
     )  # fmt: skip
+
+
+def computed_nodes(region: Region) -> tuple[str, ...]:
+    """The nodes of a region as a report names them, constants only if there is nothing else."""
+    names = dict.fromkeys(
+        name for node in region.nodes if node.op != "constant" for name in node.origin
+    )
+    return tuple(names) or region.origin
 
 
 def _slow(cut: Partition) -> tuple[str, ...]:

@@ -19,6 +19,16 @@ from fuser.report.record import Launch, Record
 WIDTH = 960.0
 LETTER = 6.3
 """The width of a letter of a label, about."""
+BAND = 6.0
+MOST_STRIP = 400
+"""Kernels that a strip shows one by one; of more, neighbours of one kind are one."""
+KINDS = ("contraction", "conv", "attention", "reduce", "map", "gather", "window", "collective")
+"""Kinds of kernels that have a colour; others share one."""
+
+
+def kind_class(kind: str) -> str:
+    """The class of a kind's colour; "" is what is no kernel."""
+    return f"k-{kind if kind in KINDS else 'other' if kind else 'idle'}"
 
 
 def svg(width: float, height: float, label: str, *inner: str, id: str | None = None) -> str:
@@ -33,17 +43,29 @@ def linked(one: Launch, *inner: str, said: str, here: bool = True) -> str:
     """Marks that lead to the part of the page about a kernel, if it is `here`. The tables hold the
     same links, so that the keyboard need not pass these."""
     if not here:
-        return tag("g", titled(said), *inner, class_=f"k-{one.kind}")
-    return tag("a", titled(said), *inner, href=f"#{one.id}", class_=f"k-{one.kind}", tabindex="-1")
+        return tag("g", titled(said), *inner, class_=kind_class(one.kind))
+    return tag(
+        "a", titled(said), *inner, href=f"#{one.id}", class_=kind_class(one.kind), tabindex="-1"
+    )  # fmt: skip
 
 
 def about(one: Launch, total: float) -> str:
     """A kernel in a line."""
     measured = "not measured" if one.time is None else microseconds(one.time)
     return (
-        f"{one.label}: {measured}, {percent(one.shown_time, total)} of the run;"
+        f"{one.own}: {measured}, {percent(one.shown_time, total)} of the run;"
         f" roofline {microseconds(one.roofline)}"
     )
+
+
+def _box(x: float, y: float, width: float, height: float) -> list[str]:
+    """A bar: a band of its colour, and below it a tint on which text can be read. Neighbours are
+    apart where they are wide enough."""
+    width = width - 1 if width > 4 else max(width, 0.4)
+    return [
+        tag("rect", x=x, y=y, width=width, height=BAND, class_="roof"),
+        tag("rect", x=x, y=y + BAND, width=width, height=height - BAND, class_="bar"),
+    ]
 
 
 def ticks(most: float, count: int = 8) -> list[float]:
@@ -56,20 +78,33 @@ def ticks(most: float, count: int = 8) -> list[float]:
     return [step * i for i in range(int(most / step + 1e-9) + 1)]
 
 
-def strip(launches: Sequence[Launch], whole: float, label: str, axis: bool = False) -> str:
-    """Kernels one after the other. whole: microseconds of the whole width; axis: with a scale."""
+def strip(
+    launches: Sequence[Launch], whole: float, label: str, axis: bool = False, here: bool = False
+) -> str:
+    """Kernels one after the other. whole: microseconds of the whole width; axis: with a scale;
+    here: whether they are those that the page tells of."""
     per_us, marks, x = WIDTH / whole, [], 0.0
-    for one in launches:
-        width = one.shown_time * per_us
-        bar = tag("rect", x=x, y=20.0, width=max(width, 0.4), height=28.0, class_="bar")
-        said = f"{', '.join(one.nodes[:3]) or one.name}: {microseconds(one.shown_time)}"
-        marks.append(tag("g", titled(said), bar, class_=f"k-{one.kind}"))
+    many = len(launches) > MOST_STRIP
+    for (kind, _), found in itertools.groupby(
+        launches, lambda one: (one.kind, None if many else one.at)
+    ):
+        same = list(found)
+        time = sum(one.shown_time for one in same)
+        width = time * per_us
+        bar = tag("rect", x=x, y=18.0, width=width - 1 if width > 4 else max(width, 0.4),
+                  height=22.0, class_="roof")  # fmt: skip
         x += width
+        if here and not many:
+            marks.append(linked(same[0], bar, said=f"{same[0].own}: {microseconds(time)}"))
+            continue
+        said = counted(len(same), "kernel") if many else ", ".join(same[0].nodes[:3])
+        said = f"{said or same[0].name}: {microseconds(time)}"
+        marks.append(tag("g", titled(said), bar, class_=kind_class(kind)))
     total = f"{label}, {microseconds(sum(one.shown_time for one in launches))}"
     marks.append(tag("text", escaped(total), x=0.0, y=13.0))
     if axis:
-        marks.append(_axis(whole, 52.0))
-    return svg(WIDTH, 76 if axis else 52, total, *marks)
+        marks.append(_axis(whole, 42.0))
+    return svg(WIDTH, 64 if axis else 46, total, *marks)
 
 
 def bar(parts: Sequence[Part]) -> str:
@@ -78,14 +113,14 @@ def bar(parts: Sequence[Part]) -> str:
     marks, x = [], 0.0
     for part in parts:
         width = WIDTH * part.us / whole
-        inner = [tag("rect", x=x, y=4.0, width=max(width, 0.4), height=32.0, class_="bar")]
+        inner = _box(x, 4.0, width, 32.0)
         if width > LETTER * len(part.label) + 8:
-            inner.append(tag("text", escaped(part.label), x=x + 5, y=24.0))
+            inner.append(tag("text", escaped(part.label), x=x + 5, y=27.0))
         said = f"{part.label}: {microseconds(part.us)}, {percent(part.us, whole)} of the run"
-        marks.append(tag("g", titled(said), *inner, class_=f"k-{part.kind or 'other'}"))
+        marks.append(tag("g", titled(said), *inner, class_=kind_class(part.kind)))
         x += width
-    marks.append(_axis(whole, 40.0))
-    return svg(WIDTH, 64, f"Where {microseconds(whole)} go", *marks)
+    marks.append(_axis(whole, 38.0))
+    return svg(WIDTH, 60, f"Where {microseconds(whole)} go", *marks)
 
 
 def _axis(whole: float, y: float) -> str:
@@ -105,22 +140,25 @@ def timeline(record: Record, scale: float | None = None, here: bool = True) -> s
     of the whole width. here: whether the page is about this report."""
     whole = scale or max(record.total, record.total_roofline) or 1.0
     per_us = WIDTH / whole
+    on, off = record.critical
     marks, x = [], 0.0
     for told, group in itertools.groupby(record.launches, set(record.dearest).__contains__):
         if not told:  # too many to be told of one by one
             others = list(group)
             width = sum(one.shown_time for one in others) * per_us
-            rest = tag("rect", x=x, y=4.0, width=max(width, 0.4), height=40.0, class_="bar")
-            marks.append(tag("g", titled(f"{len(others)} short kernels"), rest, class_="k-other"))
+            said = titled(f"{len(others)} short kernels")
+            marks.append(tag("g", said, *_box(x, 4.0, width, 40.0), class_="k-other"))
             x += width
             continue
         for one in group:
             width = max(one.shown_time * per_us, 0.4)
-            bar = [tag("rect", x=x, y=4.0, width=width, height=40.0, class_="bar")]
-            if width > LETTER * len(one.label) + 8:
-                bar.append(tag("text", escaped(one.label), x=x + 5, y=28.0))
+            bar = _box(x, 4.0, width, 40.0)
+            if width > LETTER * len(one.own) + 8:
+                bar.append(tag("text", escaped(one.own), x=x + 5, y=30.0))
             low = min(max(one.roofline * per_us, 0.4), width)
             bar.append(tag("rect", x=x, y=48.0, width=low, height=14.0, class_="roof"))
+            if here and off and one in on:
+                bar.append(tag("line", x1=x, x2=x + width, y1=1.5, y2=1.5, class_="path"))
             marks.append(linked(one, *bar, said=about(one, record.total), here=here))
             x += width
     label = f"{counted(len(record.launches), 'kernel')} over {microseconds(record.total)}"
@@ -139,7 +177,7 @@ def roofline(record: Record) -> str:
         return ""
     peak = max(target["flops_f32"], target["flops_f16"])
     xs = [one.flops / one.dram for one in shown]
-    ys = [one.flops / one.shown_time * 1e6 for one in shown]
+    ys = [one.flops / max(one.shown_time, one.roofline) * 1e6 for one in shown]
     ys += [one.flops / one.roofline * 1e6 for one in shown]
     left, right = _decades([*xs, target["flops_f32"] / target["bandwidth"]])
     low, high = _decades([*ys, peak])
@@ -187,15 +225,17 @@ def roofline(record: Record) -> str:
     for one in sorted(shown, key=lambda one: -one.shown_time):
         x = to_x(one.flops / one.dram)
         top = to_y(one.flops / one.roofline * 1e6)
-        at = to_y(one.flops / one.shown_time * 1e6)
+        at = to_y(one.flops / max(one.shown_time, one.roofline) * 1e6)
         radius = 3 + 14 * math.sqrt(one.shown_time / record.total)
         marks.append(linked(
             one,
             tag("line", x1=x, x2=x, y1=at, y2=top, class_="gap"),
             tag("circle", cx=x, cy=top, r=3.0, class_="roof"),
-            tag("circle", cx=x, cy=at, r=radius, class_="bar"),
+            tag("circle", cx=x, cy=at, r=radius, class_="above" if one.is_above else "bar"),
             said=f"{about(one, record.total)}; {operations(one.flops, 'FLOP')},"
-            f" {byte_size(one.dram)} of DRAM",
+            f" {byte_size(one.dram)} of DRAM"
+            + "".join(f"; {name}" for name in record.methods(one))
+            + ("; faster than its roofline, drawn at it" if one.is_above else ""),
         ))  # fmt: skip
     label = f"Roofline of {len(shown)} kernels"
     axes = tag("g", *lines, *names, class_="axis")

@@ -147,7 +147,7 @@ def comparison(before: Record, after: Record, verbose: bool = False) -> str:
 
 
 def _labels(kernels: Iterable[Launch]) -> str:
-    return ", ".join(dict.fromkeys(one.label for one in kernels)) or "-"
+    return ", ".join(one.own for one in kernels) or "-"
 
 
 def change(before: float, after: float) -> str:
@@ -171,7 +171,7 @@ def _bytes(kernels: Iterable[Launch]) -> str:
 
 def _names(kernels: Iterable[Launch], here: bool) -> str:
     names = [
-        tag("a", escaped(one.label), href=f"#{one.id}") if here else escaped(one.label)
+        tag("a", escaped(one.own), href=f"#{one.id}") if here else escaped(one.own)
         for one in kernels
     ]
     return ", ".join(_few(names)) or "–"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fuser.graph.units import byte_size, microseconds
-from fuser.report.charts import LETTER, about, svg
+from fuser.report.charts import LETTER, about, kind_class, svg
 from fuser.report.layout import Layout, Point, place
 from fuser.report.markup import escaped, percent, tag, titled
 from fuser.report.record import Launch, Record
@@ -100,6 +100,8 @@ def _regions(record: Record) -> dict[int, _Region]:
         foot = f"{microseconds(time)} · {percent(time, record.total)}"
         written = sum(one.read + one.written for one in launches)
         foot += f" · {byte_size(written)}"
+        if len(launches) > 1:
+            foot += f" · {len(launches)} kernels"
         width = max(inside.width, LETTER * 1.06 * len(head), LETTER * len(foot)) + 2 * PADDING
         height = HEAD + (inside.height + PADDING if nodes else 0) + 6
         found[at] = _Region(
@@ -130,7 +132,7 @@ def _box(region: _Region, x: float, y: float, total: float) -> str:
                     y=top + box.y + 15), class_="node")
         )  # fmt: skip
     return tag(
-        "a", *parts, href=f"#{one.id}", class_=f"k-{one.kind}",
+        "a", *parts, href=f"#{one.id}", class_=kind_class(one.kind),
         transform=f"translate({x:.1f} {y:.1f})",
         aria_label=f"{about(one, total)}; nodes: {_counted(region.nodes.values())}",
     )  # fmt: skip

@@ -1,5 +1,5 @@
 "use strict";
-// What the page can do beyond links: mark the chosen kernel, keys, sorting, zoom.
+// What the page can do beyond links: mark the chosen kernel, keys, search, copying, sorting, zoom.
 const panelOf = () => /^#k\d+$/.test(location.hash) && document.getElementById(location.hash.slice(1));
 
 let opener = null;
@@ -9,18 +9,27 @@ document.addEventListener("click", (event) => {
 });
 
 function choose() {
-  for (const mark of document.querySelectorAll("a.chosen")) mark.classList.remove("chosen");
+  for (const mark of document.querySelectorAll(".chosen")) mark.classList.remove("chosen");
   const panel = panelOf();
   if (!panel) return;
   for (const mark of document.querySelectorAll(`svg a[href="#${panel.id}"]`)) mark.classList.add("chosen");
+  const row = document.querySelector(`#all a[href="#${panel.id}"]`)?.closest("tr");
+  row?.classList.add("chosen");
+  if (row && !opener) row.scrollIntoView({ block: "center" }); // the address named the kernel
   panel.querySelector("h3").focus({ preventScroll: true });
 }
 window.addEventListener("hashchange", choose);
-choose();
 
 document.addEventListener("keydown", (event) => {
   const panel = panelOf();
-  if (!panel || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const typing = event.target.closest("input");
+  const search = document.querySelector("input[type=search]");
+  if (event.key === "/" && !typing && search) {
+    event.preventDefault();
+    search.focus();
+  }
+  if (!panel || typing) return;
   if (event.key === "Escape") {
     location.hash = "#none";
     if (opener) opener.focus({ preventScroll: true });
@@ -31,6 +40,66 @@ document.addEventListener("keydown", (event) => {
     if (next?.matches(".kernel")) location.hash = `#${next.id}`;
   }
 });
+
+function element(name, text, attributes) {
+  const made = document.createElement(name);
+  made.textContent = text;
+  for (const key in attributes) made.setAttribute(key, attributes[key]);
+  return made;
+}
+
+// Kernels by name, node or kind: rows of the table, and their marks in the drawings.
+const all = document.getElementById("all");
+if (all) {
+  const search = element("input", "", { type: "search", placeholder: "name, node or kind ( / )", "aria-label": "Search kernels" });
+  const found = element("output", "", { "aria-live": "polite" });
+  const tools = element("div", "", { class: "tools" });
+  tools.append(search, found);
+  all.parentElement.before(tools);
+  let rows = null;
+  const read = () => [...all.tBodies[0].rows].map((row) => {
+    const panels = [...row.querySelectorAll('a[href^="#k"]')].map((link) => document.getElementById(link.hash.slice(1)));
+    const nodes = panels.flatMap((panel) => [...panel.querySelectorAll("h3, .nodes li")].map((node) => node.textContent));
+    return { row, ids: panels.map((panel) => panel.id), text: [row.textContent, ...nodes].join("\n").toLowerCase() };
+  });
+  search.addEventListener("input", () => {
+    rows ??= read();
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const like = new Set();
+    let count = 0;
+    for (const { row, ids, text } of rows) {
+      const matches = words.every((word) => text.includes(word));
+      row.hidden = !matches;
+      count += matches;
+      if (matches) ids.forEach((id) => like.add(id));
+    }
+    for (const mark of document.querySelectorAll('svg a[href^="#k"]')) mark.classList.toggle("unlike", !like.has(mark.getAttribute("href").slice(1)));
+    found.textContent = words.length ? `${count} of ${rows.length} rows` : "";
+  });
+}
+
+// Buttons that copy a text.
+async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const area = element("textarea", text, {});
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    return done;
+  }
+}
+for (const pre of document.querySelectorAll("pre")) {
+  const button = element("button", "copy", { class: "copy", type: "button", "aria-label": `Copy: ${pre.previousElementSibling?.textContent ?? "text"}` });
+  pre.before(button);
+  button.addEventListener("click", async () => {
+    button.textContent = (await copied(pre.textContent)) ? "copied" : "not allowed";
+    setTimeout(() => (button.textContent = "copy"), 1500);
+  });
+}
 
 // A number as it is printed, with its unit.
 const UNITS = { s: 1e6, ms: 1e3, "µs": 1, TB: 1e12, GB: 1e9, MB: 1e6, kB: 1e3, T: 1e12, G: 1e9, M: 1e6, k: 1e3 };
@@ -72,8 +141,7 @@ if (drawing) {
     drawing.setAttribute("width", width * scale);
     drawing.setAttribute("height", height * scale);
   };
-  const tools = document.createElement("div");
-  tools.className = "tools";
+  const tools = element("div", "", { class: "tools" });
   const fit = () => zoom(Math.min(1, (box.clientWidth - 2) / width));
   for (const [name, said, act] of [
     ["−", "Smaller", () => zoom(scale / 1.25)],
@@ -81,12 +149,22 @@ if (drawing) {
     ["fit", "As wide as the page", fit],
     ["whole", "The whole graph", () => zoom(Math.min((box.clientWidth - 2) / width, box.clientHeight / height))],
   ]) {
-    const button = document.createElement("button");
-    button.textContent = name;
-    button.setAttribute("aria-label", said);
+    const button = element("button", name, { type: "button", "aria-label": said });
     button.addEventListener("click", act);
     tools.append(button);
   }
   box.before(tools);
   fit();
 }
+
+// What is folded is printed, the texts of kernels left out; search and folds come back afterwards.
+let folded = [];
+window.addEventListener("beforeprint", () => {
+  folded = [...document.querySelectorAll("details:not([open])")].filter((each) => !each.querySelector("pre"));
+  for (const each of folded) each.open = true;
+});
+window.addEventListener("afterprint", () => {
+  for (const each of folded) each.open = false;
+});
+
+choose();

@@ -6,14 +6,16 @@ sorting, zooming and keys. The page is at most LIMIT bytes: the texts of kernels
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 
 from fuser.graph.units import byte_size, counted, duration, microseconds, milliseconds, operations
 from fuser.partition.explanation import RefusalGroup
 from fuser.report import charts, drawing
 from fuser.report.breakdown import sentence
+from fuser.report.charts import KINDS, kind_class
 from fuser.report.difference import difference
+from fuser.report.groups import Group, groups
 from fuser.report.markup import (
     escaped,
     fewer,
@@ -24,13 +26,19 @@ from fuser.report.markup import (
 )
 from fuser.report.panels import end, only, panels, texts
 from fuser.report.partition_text import folded_text
-from fuser.report.record import Record
+from fuser.report.record import Launch, Record
 from fuser.report.refused import refused
+from fuser.report.verdict import Verdict, of_record
 
 LIMIT = 1_000_000
 """Bytes of a page."""
 MOST_REFUSALS, MOST_EDGES, MOST_LIFTS = 50, 3, 3
 """Of one reason."""
+MOST_OFF, MOST_ABOVE = 5, 8
+"""Kernels off the critical path, and above their roofline, that are named."""
+CARDS = {"kernels": "Kernels", "memory": "Bytes through memory", "DRAM": "Bytes of DRAM",
+         "time": "Time of a run"}  # fmt: skip
+LINES = (("without fusion", "before"), ("with fusion", "after"), ("floor", "floor"))
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
@@ -113,68 +121,85 @@ def _setting(record: Record) -> str:
 
 def _summary(record: Record) -> str:
     cards = [
-        (saved.label.capitalize(), f"{saved.before} → {saved.after}",
+        (CARDS.get(saved.label, saved.label), f"{saved.before} → {saved.after}",
          "; ".join(filter(None, (saved.ratio, saved.note))))
         for saved in record.savings
     ]  # fmt: skip
-    if record.is_measured:
-        cards.append(
-            ("Kernels together", microseconds(record.total),
-             f"roofline {microseconds(record.total_roofline)}, "
-             f"{percent(record.total_roofline, record.total)} of it")
-        )  # fmt: skip
-    else:
-        cards.append(("Roofline", microseconds(record.total_roofline), "not measured"))
-    if latency := record.data.get("latency_ms"):
-        cards.append(
-            ("A run", milliseconds(latency["median"]),
-             f"median of {latency['iterations']}, p90 {milliseconds(latency['p90'])}")
-        )  # fmt: skip
-    cards.append(
-        ("Memory", byte_size(record.data["peak_memory_bytes"]),
-         f"compiled in {duration(record.data['compile_s'])}")
-    )  # fmt: skip
     shown = "".join(
-        tag("div", tag("dt", escaped(name)), tag("dd", tag("b", escaped(value)), together(more)))
+        tag("div", tag("dt", escaped(name)), tag("dd", tag("b", together(value)), together(more)))
         for name, value, more in cards
     )
+    facts = together(" · ".join(_facts(record)))
     unfused = (record.data.get("unfused") or {}).get("note")
     notes = "".join(map(_note, (*(record.data.get("fallbacks") or ()), *filter(None, [unfused]))))
-    return tag("dl", shown, class_="cards") + notes + _fused(record)
+    parts = [tag("dl", shown, class_="cards"), tag("p", facts, class_="note"), notes]
+    return "".join([*parts, _fused(record), _where(record)])
+
+
+def _facts(record: Record) -> list[str]:
+    """What else is worth knowing of a run, in a few words each."""
+    found, least = [], microseconds(record.total_roofline)
+    if latency := record.data.get("latency_ms"):
+        median, p90 = (milliseconds(latency[key]) for key in ("median", "p90"))
+        found.append(f"a run {median} (median of {latency['iterations']}, p90 {p90})")
+    if record.is_measured:
+        possible = sum(min(one.roofline, one.shown_time) for one in record.launches)
+        found.append(
+            f"kernels one by one {microseconds(record.total)}, of which {least} are the least"
+            f" possible ({percent(possible, record.total)})"
+        )
+    else:
+        found.append(f"not measured, roofline {least}")
+    peak, compiled = byte_size(record.data["peak_memory_bytes"]), duration(record.data["compile_s"])
+    return [*found, f"memory {peak}", f"compiled in {compiled}"]
 
 
 def _fused(record: Record) -> str:
     """The kernels of a run without and with fusion, one above the other on one scale."""
     if not record.unfused or not record.is_measured:
         return ""
-    whole = max(record.total, sum(one.shown_time for one in record.unfused))
+    whole = max(record.total, sum(one.shown_time for one in record.unfused)) or 1.0
     return "".join((
         tag("h3", "Without fusion, with fusion"),
-        _note("Kernels in the order of a run, the width is the measured time, on one scale."),
-        charts.strip(record.unfused, whole, f"{counted(len(record.unfused), 'kernel')} without"),
-        charts.strip(record.launches, whole, f"{counted(len(record.launches), 'kernel')} with",
-                     axis=True),
+        charts.strip(record.unfused, whole,
+                     f"{counted(len(record.unfused), 'kernel')} without fusion"),
+        charts.strip(record.launches, whole,
+                     f"{counted(len(record.launches), 'kernel')} with fusion", axis=True,
+                     here=True),
+        _legend(record, (*record.unfused, *record.launches)),
     ))  # fmt: skip
 
 
-def _legend(record: Record) -> str:
-    kinds = dict.fromkeys(one.kind for one in record.launches)
+def _legend(record: Record, launches: Iterable[Launch]) -> str:
+    kinds = dict.fromkeys(one.kind for one in launches)
+    told = {kind_class(kind): kind for kind in kinds if kind in KINDS}
+    if others := [kind for kind in kinds if kind not in KINDS]:
+        told["k-other"] = f"other ({', '.join(others)})"
     marks = "".join(
-        tag("li", tag("i", class_=f"k-{kind}", aria_hidden="true"), escaped(kind)) for kind in kinds
+        tag("li", tag("i", class_=name, aria_hidden="true"), escaped(kind))
+        for name, kind in told.items()
     )
     return tag("ul", marks, class_="legend", aria_label="Kinds of kernels")
 
 
 def _where(record: Record) -> str:
-    """The parts of a run, as a bar and in words."""
+    """The parts of a run, as a bar and in words, and what bounds its slowest kernels."""
     if not record.parts:
         return ""
-    said = "".join(
-        tag("li", tag("a", together(one.sentence(record.total)), href=f"#k{one.kernel.at}"))
-        for one in record.verdicts
-    )
-    words = tag("p", together(sentence(record.parts)), class_="note")
-    return charts.bar(record.parts) + words + (tag("ol", said) if said else "")
+    parts = [
+        tag("h3", "Where the time goes"), charts.bar(record.parts),
+        tag("p", together(sentence(record.parts)), class_="note"),
+    ]  # fmt: skip
+    said = "".join(tag("li", _verdict(record, one)) for one in of_record(record))
+    if said:
+        parts += [tag("h3", "The slowest kernels, and why"), tag("ol", said, class_="verdicts")]
+    return "".join(parts)
+
+
+def _verdict(record: Record, one: Verdict) -> str:
+    """The line on a kernel, whose name is a link."""
+    text = together(one.sentence(record.total)).removeprefix(together(one.kernel.label))
+    return tag("a", together(one.kernel.label), href=f"#k{one.kernel.at}") + text
 
 
 def _time(record: Record) -> str:
@@ -187,7 +212,7 @@ def _time(record: Record) -> str:
         " operations take."
         " The report was made without a run."
     )
-    parts = [_where(record), _note(said), charts.timeline(record), _legend(record)]
+    parts = [_note(said), charts.timeline(record), _legend(record, record.launches), _path(record)]
     if chart := charts.roofline(record):
         parts += [
             tag("h3", "Roofline"),
@@ -198,21 +223,70 @@ def _time(record: Record) -> str:
             ),
             chart,
         ]
-    return "".join(parts)
+    return "".join([*parts, _above(record)])
+
+
+def _path(record: Record) -> str:
+    """Which kernels wait for one another, and what could overlap."""
+    on, off = record.critical
+    if not on:
+        return ""
+    found = record.data["critical_path"]
+    whole = f"{microseconds(found['us'])} of {microseconds(found['total_us'])}"
+    said = f"{counted(len(on), 'kernel')} that wait for one another take {whole}"
+    if not off:
+        said += ": all of the run. Only faster kernels, or fewer of them, make it faster."
+    else:
+        said += (
+            f"; a line above them marks them. Of the {len(off)} others what could run at the same"
+            f" time saves {microseconds(found['overlap_us'])} at most:"
+        )
+    if found["data_us"] < 0.99 * found["us"]:
+        said += f" If no values shared memory, the chain took {microseconds(found['data_us'])}."
+    items = [
+        tag("li", tag("a", one.own, href=f"#{one.id}"),
+            together(f" {microseconds(one.shown_time)}, {microseconds(us)} of it could overlap"))
+        for one, us in off[:MOST_OFF]
+    ]  # fmt: skip
+    if len(off) > MOST_OFF:
+        items.append(tag("li", f"{len(off) - MOST_OFF} more"))
+    return tag("h3", "Critical path") + _note(said) + (tag("ul", *items) if items else "")
+
+
+def _above(record: Record) -> str:
+    """A word on kernels that were faster than their roofline."""
+    found = [one for one in record.launches if one.is_above]
+    if not found:
+        return ""
+    named = [
+        tag("a", escaped(one.own), href=f"#{one.id}")
+        + escaped("".join(f", {name}" for name in record.methods(one)))
+        for one in found[:MOST_ABOVE]
+    ]
+    more = [f"{len(found) - MOST_ABOVE} more"] if len(found) > MOST_ABOVE else []
+    said = (
+        "Faster than their roofline, shown as 100 % and as rings: "
+        + "; ".join([*named, *more])
+        + ". A roofline is of the operations that the nodes ask for, at the peak rate of the"
+        " device, and of bytes that are predicted; a cache may keep more of them."
+    )
+    if any("Winograd" in record.methods(one) for one in found):
+        said += " Winograd computes a convolution with fewer operations than its nodes ask for."
+    return tag("p", said, class_="note")
 
 
 def _bytes(record: Record) -> str:
     rows = []
     for name, traffic in (("through memory", record.boundary), ("DRAM, predicted", record.dram)):
-        for label, key in (("a kernel each", "before"), ("fused", "after"), ("floor", "floor")):
+        for label, key in LINES:
             text = byte_size(traffic[key])
-            if key != "before":
-                text += f"  ({fewer(traffic['before'], traffic[key])})"
+            if key != "before" and (change := fewer(traffic["before"], traffic[key])):
+                text += f"  ({change})"
             rows.append((f"{name}: {label}", float(traffic[key]), text, f"bytes {key}"))
     said = (
         "Through memory: distinct bytes that kernels read and write, kernel by kernel. DRAM: what"
-        " of them crosses to memory, by a model of the last cache. Before: a kernel for every"
-        " operator. Floor: inputs, weights and outputs once."
+        " of them crosses to memory, by a model of the last cache. Without fusion: the plan that"
+        " --no-fusion launches. Floor: inputs, weights and outputs once."
     )
     return _note(said) + charts.bars(rows, "Bytes before and after fusion, and the floor")
 
@@ -242,23 +316,46 @@ def _graph(record: Record, drawn: str) -> str:
 
 
 def _kernels(record: Record) -> str:
+    found = groups(record)
+    told = {one.at for one in record.dearest}
+    shown = [group for group in found if group.launches[0].at in told]
+    most = max((group.time for group in shown), default=0.0) or 1.0
     rows = []
-    for one in record.dearest:
-        share = 100 * one.shown_time / record.total if record.total else 0.0
-        bar = tag("span", style=f"width:{share:.1f}%", class_=f"share k-{one.kind}")
+    for group in shown:
+        one, measured = group.launches[0], record.is_measured
+        bar = tag("span", style=f"width:{100 * group.time / most:.1f}%",
+                  class_=f"share {kind_class(one.kind)}")  # fmt: skip
         rows.append((
-            str(one.at), tag("a", escaped(one.label), href=f"#{one.id}"), escaped(one.kind),
-            "–" if one.time is None else microseconds(one.time),
-            f"{share:.1f} %{bar}", microseconds(one.roofline),
-            "–" if one.time is None else percent(one.roofline, one.time),
-            byte_size(one.read + one.written), byte_size(one.dram), operations(one.flops),
+            str(one.at), _row_name(record, group), escaped(one.kind),
+            microseconds(group.time) if measured else "–",
+            f"{percent(group.time, record.total)}{bar}", microseconds(group.roofline),
+            percent(group.reached, 1.0) if measured else "–",
+            byte_size(group.boundary), byte_size(group.dram), operations(group.flops),
         ))  # fmt: skip
-    more = len(record.launches) - len(rows)
-    note = _note(f"The {len(rows)} kernels that take longest; {more:,} more.") if more else ""
-    head = ("#", "kernel", "kind", "time", "share", "roofline", "of the time", "through memory",
+    parts = []
+    if any(len(group.launches) > 1 for group in shown):
+        parts.append(_note("A row of x kernels of equal code has their sums."))
+    if more := sum(len(group.launches) for group in found if group not in shown):
+        parts.append(_note(f"The {len(told)} kernels that take longest; {more:,} more."))
+    head = ("#", "kernel", "kind", "time", "share", "roofline", "reached", "through memory",
             "DRAM", "operations")  # fmt: skip
-    return note + table(head, rows, caption="The kernels of a run, in order",
-                        numbers=(0, 3, 4, 5, 6, 7, 8, 9), id="all")  # fmt: skip
+    return "".join(parts) + table(
+        head, rows, caption="The kernels of a run, those that take longest first",
+        numbers=(0, 3, 4, 5, 6, 7, 8, 9), id="all",
+    )  # fmt: skip
+
+
+def _row_name(record: Record, group: Group) -> str:
+    """The name of a row's kernels, how they compute, their nodes, and links to all."""
+    one, *others = group.launches
+    count = f" x {len(group.launches)}" if others else ""
+    ways = "".join(f", {name}" for name in record.methods(one))
+    parts = [tag("a", escaped(one.own), href=f"#{one.id}"), escaped(count + ways)]
+    parts.append(tag("small", escaped(group.nodes)))
+    if others:
+        links = ", ".join(tag("a", escaped(each.own), href=f"#{each.id}") for each in others)
+        parts.append(tag("details", tag("summary", f"{len(others)} more"), links))
+    return "".join(parts)
 
 
 def _refusals(record: Record) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,13 +12,14 @@ from fuser.partition.explanation import RefusalRow
 from fuser.report.markup import escaped, percent, tag
 from fuser.report.record import Launch, Record
 from fuser.report.refused import refusal_rows
+from fuser.target import TARGETS
 from fuser.tilegen.schedule import settings
 
 MOST_TEXT = 40_000
 """Bytes of one text of a kernel."""
 MOST_PANELS = 300_000
 """Bytes of what is said of single kernels, their texts left out."""
-MOST_NAMES, MOST_OPEN, MOST_REFUSALS = 60, 8, 6
+MOST_NAMES, MOST_OPEN, MOST_REFUSALS = 200, 8, 6
 _LINK = re.compile(r' href="#k(\d+)"')
 
 
@@ -43,11 +45,13 @@ def panels(record: Record) -> dict[int, str]:
 
 
 def _panel(record: Record, one: Launch, refusals: Sequence[RefusalRow]) -> str:
+    methods = record.methods(one)
     facts = [
-        ("symbol", one.name),
+        ("symbol", one.name), *((("computed by", ", ".join(methods)),) if methods else ()),
         ("time", "not measured" if one.time is None else microseconds(one.time)),
         ("share", percent(one.shown_time, record.total)),
         ("roofline", microseconds(one.roofline)),
+        *((("reached", _reached(one)),) if one.time is not None else ()),
         ("reads", byte_size(one.read)), ("writes", byte_size(one.written)),
         ("DRAM, predicted", byte_size(one.dram)),
         ("operations", f"{operations(one.flops)}"),
@@ -60,11 +64,56 @@ def _panel(record: Record, one: Launch, refusals: Sequence[RefusalRow]) -> str:
     own = [name for name in nodes if record.homes[name] == one.region]
     shared = [name for name in nodes if record.homes[name] != one.region]
     facts_of = tag("dl", listed, class_="facts")
-    parts = [facts_of, _refused(record, one, refusals), _names("Nodes", own)]
+    parts = [
+        facts_of,
+        _siblings(record, one),
+        _command(record, one),
+        _refused(record, one, refusals),
+        _names("Nodes", own),
+    ]
     parts.append(_names("Nodes of other kernels that it has a part of", shared))
-    head = tag("h3", escaped(one.label), id=f"{one.id}-title", tabindex="-1")
+    head = tag("h3", escaped(one.own), id=f"{one.id}-title", tabindex="-1")
     start = f'<section class="kernel" id="{one.id}" aria-labelledby="{one.id}-title">'
     return f"{start}<nav></nav>{head}{''.join(parts)}"
+
+
+def _reached(one: Launch) -> str:
+    share = percent(one.reached, 1.0)
+    return f"{share}, faster than the roofline" if one.is_above else share
+
+
+def _siblings(record: Record, one: Launch) -> str:
+    """The other kernels of its region."""
+    others = [other for other in record.launches if other.region == one.region and other != one]
+    links = ", ".join(tag("a", escaped(other.own), href=f"#{other.id}") for other in others)
+    return tag("p", f"Other kernels of the region: {links}") if others else ""
+
+
+def _command(record: Record, one: Launch) -> str:
+    """What explains this kernel in a terminal."""
+    return tag("h4", "In a terminal") + tag("pre", escaped(command(record, one)), class_="command")
+
+
+def command(record: Record, one: Launch) -> str:
+    """The command that says why a kernel is as it is."""
+    data = record.data
+    parts = ["fuser", "explain", data["model"], "--kernel", one.label]
+    for name, size in data["dims"].items():
+        parts += ["--dim", f"{name}={size}"]
+    for name, usual in (("precision", "model"), ("numerics", "model")):
+        text = data.get(name) or usual
+        word = re.split(r"[ ,]", text)[0]
+        parts += [f"--{name}", word] if word != usual else []
+        parts += ["--batch-invariant"] if "batch invariant" in text else []
+    for name in ("pin", "forbid"):
+        for pair in (data.get("forced") or {}).get(name) or ():
+            parts += [f"--{name}", ",".join(pair)]
+    if record.target is not None:
+        name, arch = record.target.name, record.target.arch
+        named = [name for name, target in TARGETS.items() if target.arch == arch]
+        elsewhere = named and not record.is_measured
+        parts += ["--target", named[0]] if elsewhere else ["--device", name]
+    return shlex.join(parts)
 
 
 def _names(title: str, names: Sequence[str]) -> str:
@@ -75,7 +124,7 @@ def _names(title: str, names: Sequence[str]) -> str:
     listed += tag("li", f"{more} more") if more > 0 else ""
     head = tag("summary", f"{escaped(title)} ({len(names)})")
     few = {"open": ""} if len(names) <= MOST_OPEN else {}
-    return tag("details", head, tag("ul", listed), **few)
+    return tag("details", head, tag("ul", listed), class_="nodes", **few)
 
 
 def _refused(record: Record, one: Launch, refusals: Sequence[RefusalRow]) -> str:
@@ -107,7 +156,7 @@ def texts(record: Record, panels: Mapping[int, Any], space: int) -> dict[int, st
     for at, item in items.items():
         own = item.get("same", at)
         if firsts[own] != at:
-            label = escaped(record.launches[firsts[own]].label)
+            label = escaped(record.launches[firsts[own]].own)
             first = tag("a", label, href=f"#k{firsts[own]}")
             found[at] = tag("p", "Tile program and code are those of ", first, class_="note")
             continue

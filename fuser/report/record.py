@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,6 @@ from typing import Any, cast
 
 from fuser.errors import UsageError
 from fuser.report.breakdown import Part, breakdown
-from fuser.report.verdict import Measured, Verdict, verdicts
 from fuser.runtime.latency import Latency
 from fuser.runtime.plan_report import Device
 from fuser.runtime.savings import Saved, Saving, Traffic, is_slower, savings
@@ -21,6 +20,11 @@ from fuser.runtime.savings import Saved, Saving, Traffic, is_slower, savings
 MOST_SHOWN = 200
 THREE = ("before", "after", "floor")
 TIMES = ("median", "p90", "p99", "iterations")
+METHODS = {
+    "conv": {"winograd": "Winograd", "split_contractions": "split k"},
+    "contraction": {"split_k": "split k", "split_contractions": "split k"},
+}
+"""What rewrites are called, by the kind of the kernel that they change."""
 MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
@@ -35,13 +39,19 @@ FIELDS: dict[str, Any] = {
        for key in ("boundary", "dram") for way in ("read", "written")},
     **{f"{key}_bytes.{when}": int
        for key in ("boundary", "dram") for when in ("before", "after", "floor")},
-    "target?.bandwidth": _NUMBER, "target?.flops_f32": _NUMBER,
-    "target?.flops_f16": _NUMBER, "unfused?.note": str,
+    "target?.name": str, "target?.units": int,
+    **{f"target?.{key}": _NUMBER for key in ("bandwidth", "flops_f32", "flops_f16")},
+    "unfused?.note": str,
     "profile?.device_us?": _NUMBER,
     **{f"{at}latency_ms?.{key}": _NUMBER for at in ("", "unfused?.") for key in TIMES},
     **{f"unfused?.launches.*.{key}": str for key in ("name", "kind")},
     "unfused?.launches.*.nodes": _NAMES, "unfused?.launches.*.time_us": _NUMBER,
-    "dims": dict, "fallbacks": _NAMES, "precision": str,
+    "dims": dict, "fallbacks": _NAMES, "precision": str, "numerics?": str, "model": str,
+    "rewrites?.*.rule": str, "rewrites?.*.nodes": _NAMES,
+    **{f"critical_path?.{key}": _NUMBER for key in ("us", "total_us", "data_us", "overlap_us")},
+    **{f"critical_path?.{key}.*.node": int for key in ("kernels", "off")},
+    "critical_path?.off.*.overlap_us": _NUMBER,
+    **{f"forced?.{key}.*": _NAMES for key in ("pin", "forbid")},
     "details?.nodes.*.name": str, "details?.nodes.*.op": str, "details?.nodes.*.kind": str,
     "details?.nodes.*.reads": _NAMES,
     "details?.tensors.*.type": str, "details?.tensors.*.bytes": int,
@@ -81,9 +91,10 @@ def _check(data: Any, path: list[str], kind: Any) -> None:
 @dataclass(frozen=True, eq=False)
 class Launch:
     """A kernel of the report. Bytes are of one run, times in microseconds; time: None where it was
-    not measured."""
+    not measured. own: a name that no other kernel has, where `name` is the symbol of the code."""
 
     at: int
+    own: str
     name: str
     region: int
     kind: str
@@ -101,8 +112,18 @@ class Launch:
 
     @property
     def label(self) -> str:
-        """What it is called: by its region, as `fuser explain` and `fuser dump` do."""
+        """Its region, as `fuser explain` and `fuser dump` call it."""
         return f"{self.kind}_{self.region}"
+
+    @property
+    def reached(self) -> float:
+        """The least time as a share of the time, 1 at most."""
+        return min(1.0, self.roofline / self.time) if self.time else 1.0
+
+    @property
+    def is_above(self) -> bool:
+        """Whether it was measured to be faster than its roofline."""
+        return self.time is not None and self.time < self.roofline
 
     @property
     def id(self) -> str:
@@ -147,7 +168,7 @@ class Record:
             self.title,
             self.savings,
             self.parts,
-            self.verdicts,
+            self.target,
             self.nodes,
             self.tensors,
             self.texts,
@@ -158,12 +179,34 @@ class Record:
         for at, item in enumerate(self.texts):
             if not 0 <= item.get("same", 0) <= at:
                 raise ValueError("a text refers to one that is not there")
+        _ = self.critical
+
+    @cached_property
+    def critical(self) -> tuple[tuple[Launch, ...], tuple[tuple[Launch, float], ...]]:
+        """The kernels of the critical path, and the others with the microseconds of each that could
+        overlap with it; empty where it is not known."""
+        found = self.data.get("critical_path") or {"kernels": (), "off": ()}
+        on = tuple(self.launches[item["node"]] for item in found["kernels"])
+        off = ((self.launches[item["node"]], item["overlap_us"]) for item in found["off"])
+        return on, tuple(off)
+
+    def methods(self, one: Launch) -> list[str]:
+        """By what a kernel computes otherwise than its nodes say: "Winograd", "split k"."""
+        found = [f"split k by {one.schedule['split_k']}"] if "split_k" in one.schedule else []
+        found += ["stream k"] if "stream_k" in one.schedule else []
+        words = METHODS.get(one.kind, {})
+        for item in self.data.get("rewrites") or ():
+            word = words.get(item["rule"])
+            if word and word not in found and set(item["nodes"]).intersection(one.nodes):
+                found.append(word)
+        return found
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
+        names = own_names((item["kind"], item["region"]) for item in self.data["launches"])
         return tuple(
             Launch(
-                at, item["name"], item["region"], item["kind"], tuple(item["nodes"]),
+                at, names[at], item["name"], item["region"], item["kind"], tuple(item["nodes"]),
                 item["boundary_bytes"]["read"], item["boundary_bytes"]["written"],
                 item["dram_bytes"]["read"] + item["dram_bytes"]["written"],
                 item["flops"], item["roofline_us"], item["time_us"], item["schedule"],
@@ -219,10 +262,16 @@ class Record:
         """The kernels of the plan without fusion, where they were timed."""
         told = (self.data.get("unfused") or {}).get("launches") or ()
         return tuple(
-            Launch(at, item["name"], -1, item["kind"], tuple(item["nodes"]), 0, 0, 0, 0, 0.0,
-                   item["time_us"], {}, {})
+            Launch(at, item["name"], item["name"], -1, item["kind"], tuple(item["nodes"]), 0, 0, 0,
+                   0, 0.0, item["time_us"], {}, {})
             for at, item in enumerate(told)
         )  # fmt: skip
+
+    @cached_property
+    def target(self) -> Device | None:
+        """What rooflines are of; None where nothing was compiled."""
+        found = self.data.get("target")
+        return Device(**found) if found else None
 
     @property
     def device(self) -> str:
@@ -242,21 +291,6 @@ class Record:
             return []
         kernels = [(one.kind, one.shown_time) for one in self.launches]
         return breakdown(kernels, latency["median"] * 1e3, profile.get("device_us"))
-
-    @property
-    def verdicts(self) -> list[Verdict]:
-        """What bounds the costliest kernels; empty where they were not timed."""
-        target = self.data.get("target")
-        if not target or not self.is_measured:
-            return []
-        kernels = [
-            Measured(
-                one.at, name, one.kind, one.shown_time, one.roofline, one.dram, one.programs,
-                one.read + one.written,
-            )
-            for one, name in zip(self.launches, self.names, strict=True)
-        ]  # fmt: skip
-        return verdicts(kernels, Device(**target), self.data["precision"].split(" ")[0])
 
     @property
     def dram(self) -> Mapping[str, int]:
@@ -329,6 +363,19 @@ class Record:
             for name in one.nodes:
                 found.setdefault(name, {})[one.label] = None
         return {name: list(labels) for name, labels in found.items()}
+
+
+def own_names(kernels: Iterable[tuple[str, int]]) -> list[str]:
+    """A name for each kernel, given as kind and region, that no other has: its region, and a number
+    where a region has several kernels."""
+    found = list(kernels)
+    sizes, seen = Counter(region for _, region in found), Counter[int]()
+    names = []
+    for kind, region in found:
+        seen[region] += 1
+        part = f".{seen[region]}" if sizes[region] > 1 else ""
+        names.append(f"{kind}_{region}{part}")
+    return names
 
 
 def homes(regions: Mapping[int, tuple[str, ...]], reads: Mapping[str, list[str]]) -> dict[str, int]:

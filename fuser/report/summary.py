@@ -6,6 +6,7 @@ from fuser.graph.units import byte_size, microseconds
 from fuser.report.breakdown import sentence
 from fuser.report.kernel_table import kernel_table
 from fuser.report.record import Record
+from fuser.report.verdict import of_record
 from fuser.runtime.savings import ADVICE
 from fuser.runtime.terminal import paragraphs, table
 
@@ -33,5 +34,5 @@ def where_time_goes(record: Record) -> str:
     timed kernel by kernel."""
     if not record.parts:
         return ""
-    found = [one.sentence(record.total) for one in record.verdicts]
+    found = [one.sentence(record.total) for one in of_record(record)]
     return paragraphs("\n".join([sentence(record.parts), "", *found]))

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fuser.graph.units import byte_size, microseconds
+from fuser.report.groups import groups
 from fuser.report.markup import percent
+from fuser.report.record import Record
 from fuser.runtime.plan_report import Device
 
 Bound = Literal["bandwidth", "arithmetic", "cache", "latency", "parallelism"]
@@ -23,8 +25,10 @@ SHORT_US = {"cuda": 10.0, "cpu": 20.0}
 
 @dataclass(frozen=True)
 class Measured:
-    """A kernel that was timed. at: its place in a run; moved: bytes that it reads and writes; dram:
-    those of them that cross to memory, predicted; programs: of its grid. Times in microseconds."""
+    """A kernel that was timed, or several of equal code, whose times and bytes are added up. at:
+    the place of the first in a run; dram: bytes that cross to memory, predicted; programs: of a
+    grid; moved: bytes that it reads and writes; count: of kernels; nodes: of the model, in words.
+    Times in microseconds."""
 
     at: int
     label: str
@@ -34,6 +38,8 @@ class Measured:
     dram: int
     programs: int
     moved: int = 0
+    count: int = 1
+    nodes: str = ""
 
     @property
     def cached(self) -> int:
@@ -59,7 +65,24 @@ class Verdict:
         if self.bound == "cache":  # whose rate is no part of the least time
             near = f"where {byte_size(one.cached)} stay"
         change = f"; {self.change}" if self.change else ""
-        return f"{one.label}: {spent}, bound by {self.bound}, {near}{change}"
+        nodes = f", {one.nodes}" if one.nodes else ""
+        return f"{one.label}{nodes}: {spent}, bound by {self.bound}, {near}{change}"
+
+
+def of_record(record: Record) -> list[Verdict]:
+    """What bounds the costliest kernels of a report, equal ones together; empty where they were not
+    timed."""
+    if record.target is None or not record.is_measured:
+        return []
+    kernels = [
+        Measured(
+            group.launches[0].at, group.title, group.launches[0].kind, group.time, group.roofline,
+            group.dram, group.launches[0].programs, group.boundary, len(group.launches),
+            group.nodes,
+        )
+        for group in groups(record)
+    ]  # fmt: skip
+    return verdicts(kernels, record.target, record.data["precision"].split(" ")[0])
 
 
 def verdicts(
@@ -81,7 +104,7 @@ def _bound(one: Measured, target: Device) -> Bound:
     if one.time > FAR * one.least:
         if one.programs < target.units:
             return "parallelism"
-        if one.time < SHORT_US.get(target.name, 0.0):
+        if one.time / one.count < SHORT_US.get(target.name, 0.0):
             return "latency"
         if one.kind not in COMPUTING and one.cached > one.dram:
             return "cache"

@@ -88,6 +88,17 @@ def test_before_is_what_a_run_without_fusion_launches(name: str) -> None:
     ]
 
 
+def test_constants_of_many_axes() -> None:
+    shape = (*(1,) * 40, 300, 50)
+    weights = (np.ones(shape) * np.arange(50)).astype(np.float32)
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    g (float[300, 50] x) => (float y) { y = Add(x, w) }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    report = fuser.compile(model, device="cpu").report()
+    assert report.kernels == Saving(1, 1) and report.boundary.before == 3 * 4 * 300 * 50
+
+
 def small() -> Plan:
     return fuser.compile(build("mlp"), device="cpu", dims={"batch": 2})
 
