@@ -58,3 +58,14 @@ def test_a_plan_that_is_slower_and_one_that_never_ran(data: dict[str, Any]) -> N
     note = {"latency_ms": None, "launches": [], "note": "why not"}
     text = overview(Record(data | rest | {"unfused": note}))
     assert "why not" in text and "nothing was measured" in text and "a run of" not in text
+
+
+def test_a_kernel_says_its_algorithm(data: dict[str, Any]) -> None:
+    first, *rest = data["launches"]
+    assert first["algorithm"] == ""
+    record = Record(data | {"launches": [first | {"algorithm": "split k 4"}, *rest]})
+    assert record.launches[0].algorithm == "split k 4"
+    text = overview(record)
+    assert f"{record.names[0]}, split k 4 " in text and text.count("split k") == 1
+    older = {key: value for key, value in first.items() if key != "algorithm"}
+    assert Record(data | {"launches": [older]}).launches[0].algorithm == ""
