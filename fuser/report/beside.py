@@ -31,6 +31,14 @@ class Runs(Protocol):
     def run(self, feeds: Mapping[str, Any]) -> Any: ...
 
 
+class TimesKernels(Protocol):
+    """What has kernels that can be timed one by one."""
+
+    def profile_kernels(
+        self, feeds: Mapping[str, Any] | None = None, *, iterations: int = 10
+    ) -> list[tuple[str, float]]: ...
+
+
 class Timeable(Runs, Protocol):
     """A plan, or one with parts on the host, whose kernels cannot be timed one by one."""
 
