@@ -62,13 +62,23 @@ HOPPER = UnitRates(120e3, 55e3, 2.9e6, 2.8)
 """Of an H200."""
 
 
+NOMINAL_CLOCK = 2.6e9
+"""Cycles a second of a core, of a CPU that is not this machine's."""
+CORE_BANDWIDTH = 32e9
+"""Bytes a second that one core can get from memory while nobody else asks for any: streams of one
+reach 30 GB/s, of two 62 (docs/performance-cpu.md). `Target.bandwidth` is what is left of that where
+all cores work."""
+
+
 @dataclass(frozen=True)
 class Target:
     """What a kernel is compiled for.
 
     name: "cpu" or "cuda". arch: "x86-64-v4", "aarch64", "sm_80", "sm_90a" (LLVM's spelling).
     features: LLVM feature string of the CPU ("" for the host's own list on cuda).
-    units: cores, or streaming multiprocessors. flops: f32 and f16 peak per second for the device.
+    units: cores, or streaming multiprocessors. flops: operations a second of the device, f32 and
+    f16, by which costs are counted; on a CPU those of cores of NOMINAL_CLOCK with two pipes, so
+    that plans do not depend on clocks. `peak` and `peak_bandwidth` are what no kernel exceeds.
     threads: of a plan on a CPU, 0 for one a unit; rules ask `workers` for them, and then only about
     the order of the work and its parts, so that all thread counts give the same bits.
     bandwidth: bytes per second of main memory. launch_cost: seconds a kernel boundary costs.
@@ -84,6 +94,8 @@ class Target:
     features: str = ""
     # cpu
     threads: int = 0
+    clock: float = 0.0
+    """Cycles a second that a core reaches at most; 0: NOMINAL_CLOCK."""
     vector_bits: int = 256
     vector_registers: int = 16
     l1_bytes: int = 32 << 10
@@ -156,6 +168,24 @@ class Target:
         half as wide as vectors."""
         return 1 if self.arch == "znver4" and self.vector_bits == 512 else 2
 
+    def peak(self, dtype: str = "f32", bits: int = 32) -> float:
+        """Operations a second that no kernel exceeds which multiplies and adds operands of a dtype
+        (its name and bits). A GPU with float32 matmuls on tensor cores takes three products of half
+        the rate for each."""
+        if self.is_cuda:
+            if bits <= 16:
+                return self.flops_f16 * (2 if bits <= 8 else 1)
+            return max(self.flops_f32, self.flops_f16 / 6 if self.sm >= 80 else 0.0)
+        unit = self.dot_unit("i8" if bits == 8 else dtype)
+        rate = max(unit.rate, unit.group) if unit else 1.0
+        cycles = self.units * (self.clock or NOMINAL_CLOCK)
+        return cycles * 2 * self.lanes(32) * self.vector_fmas * rate
+
+    @property
+    def peak_bandwidth(self) -> float:
+        """Bytes a second of main memory that no kernel exceeds."""
+        return self.bandwidth if self.is_cuda else self.units * CORE_BANDWIDTH
+
     @property
     def tile_vectors(self) -> int:
         """Vectors of a dot's result that stay in registers, at most (CPU)."""
@@ -201,7 +231,7 @@ def cpu_target(
     if units is None:
         affinity = getattr(os, "sched_getaffinity", None)
         units = len(affinity(0)) if affinity else os.cpu_count() or 1
-    per_core = vector_bits / 32 * 2 * 2 * 2.6e9
+    per_core = vector_bits / 32 * 2 * 2 * NOMINAL_CLOCK
     registers = 32 if vector_bits == 512 or arch == "aarch64" else 16
     return Target(
         "cpu", arch, units=units, flops_f32=per_core * units, flops_f16=per_core * units,

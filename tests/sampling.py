@@ -77,6 +77,7 @@ SHARES = {
     "test_packed_weights.py": 2,
     "test_quantised_blocks.py": 2,
     "test_random_models.py": 2,
+    "test_state_layouts.py": 3,
     "tilegen/test_coverage.py": 2,
     "tilegen_emit/test_attention.py": 2,
     "tilegen_emit/test_conv.py": 2,

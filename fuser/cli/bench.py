@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fuser.pipeline.fusion import Fusing
     from fuser.pipeline.precision import Precision
     from fuser.report.bench import Case, Effort, Thresholds
+    from fuser.report.report import Comparison
 
 
 @click.command("bench")
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
               help="Exit with 1 if fuser is not X times as fast as each peer.")  # fmt: skip
 @click.option("--max-error", type=float, metavar="E",
               help="Exit with 1 if an output differs more from a peer's.")  # fmt: skip
+@options.measure
 @options.fusion
 @options.host
 @options.precision
@@ -68,10 +70,10 @@ def bench_command(
     threads: int | None, seed: int, as_json: bool, csv_file: Path | None, svg_file: Path | None,
     until_stable: bool,
     max_latency_ms: float | None, min_speedup: float | None, max_error: float | None,
-    fusion: Fusing, host: Host, precision: Precision,
+    measure: bool, fusion: Fusing, host: Host, precision: Precision,
 ) -> int:  # fmt: skip
     """Time whole runs of MODEL, an ONNX file or a PyTorch exported program (.pt2), from host arrays
-    to host arrays, in turns with other engines.
+    to host arrays, in turns with its plan without fusion and with other engines.
 
     Results are compared with theirs. Exit code 1: an output differs, a threshold is missed, or an
     engine was not measured; 2: its package is not installed.
@@ -101,7 +103,7 @@ def bench_command(
         progress.step("reading the model")
         how = How(
             device, plan_threads(threads), streams, seed, precision, fusion, host,
-            progress.step,
+            progress.step, measure,
         )  # fmt: skip
         subject = subject_of(model, how)
         for dims in subject.sizes(inputs, options.parse_dims(dim), batch):
@@ -112,7 +114,7 @@ def bench_command(
                 _case(opened, compile_s, peers, effort, wanted, how, attempts, progress.step)
             )
     found = Bench(
-        model.name, opened.engine.device, opened.precision, how.threads, streams, effort,
+        model.name, opened.engine.device, opened.report.precision, how.threads, streams, effort,
         tuple(cases),
     )  # fmt: skip
     if csv_file:
@@ -166,21 +168,28 @@ def _case(
     opened: Opened, compile_s: float, peers: Sequence[str], effort: Effort, wanted: Thresholds,
     how: How, attempts: int, progress: Callable[[str], None],
 ) -> Case:  # fmt: skip
-    """Measure fuser and the peers that there are."""
+    """Measure fuser, its plan without fusion and the peers that there are."""
     from fuser.report.bench import Case, Ratio, Row, measure_until_stable
     from fuser.report.bench_peers import AbsentError, open_peer
+    from fuser.report.beside import make_unfused
     from fuser.report.compare import compare, tolerance_of
 
     own, request = opened.engine, opened.request
     outputs = own.read(own.callers[0]())
     dtypes = set(request.dtypes)
-    if opened.precision.startswith(("bf16", "int8w")):
+    if opened.report.precision.startswith(("bf16", "int8w")):
         dtypes.add("bfloat16")
     # each of two engines is within the tolerance of what is true
     limit = 2 * tolerance_of(dtypes, request.device.partition(":")[0])
     if wanted.max_error is not None:
         limit = wanted.max_error
-    engines, compared, absent = [own], [], {}
+    engines, absent = [own], {}
+    compared: list[Comparison | None] = []
+    note = ""
+    if opened.unfused:
+        alone, note = make_unfused(opened.report, opened.unfused)
+        engines += [alone] if alone else []
+        compared += [None] if alone else []
     for name in peers:
         progress(f"opening {name}")
         try:
@@ -206,5 +215,5 @@ def _case(
         rows.append(Row(peer.name, peer.version, peer.device, one, (), result))
     return Case(
         dict(request.dims), opened.batch, opened.kernels, compile_s, tuple(rows), absent,
-        opened.on_device(), found.others, found.crowded, found.attempts,
+        opened.on_device(), found.others, found.crowded, found.attempts, note,
     )  # fmt: skip

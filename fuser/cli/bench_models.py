@@ -11,16 +11,19 @@ from fuser.errors import DeviceError, InvalidModelError, UnsupportedError, Usage
 from fuser.pipeline.fusion import Fusing
 
 if TYPE_CHECKING:
-    from fuser.frontends.onnx.hosted import Host
+    from fuser.frontends.onnx.hosted import Host, HostedPlan
     from fuser.pipeline.devices import Device
     from fuser.pipeline.precision import Precision
     from fuser.report.bench import Engine
     from fuser.report.bench_peers import Request
+    from fuser.report.report import Report
+    from fuser.runtime.plan import Plan
 
 
 @dataclass(frozen=True)
 class How:
-    """How to compile and call it. threads: of a CPU."""
+    """How to compile and call it. threads: of a CPU. measure: whether the plan without fusion is
+    run, too."""
 
     device: Device
     threads: int
@@ -30,18 +33,29 @@ class How:
     fusion: Fusing
     host: Host
     progress: Callable[[str], None]
+    measure: bool = True
+
+    def beside(self, compiled: Callable[[], Engine]) -> Callable[[], Engine] | None:
+        """What makes the plan without fusion, where it is to be run."""
+
+        def made() -> Engine:
+            self.progress("compiling without fusion")
+            return compiled()
+
+        return made if self.measure and self.fusion else None
 
 
 @dataclass(frozen=True)
 class Opened:
     """A model compiled at some sizes: fuser's side, and what a peer needs. batch: None where there
-    is no one open batch dim."""
+    is no one open batch dim. unfused: makes the plan without fusion, where it is to be run."""
 
     engine: Engine
+    report: Report
     kernels: int
-    precision: str
     batch: int | None
     request: Request
+    unfused: Callable[[], Engine] | None
     on_device: Callable[[], float | None] = lambda: None
     """Milliseconds of the kernels alone, where that is another time than that of a run."""
 
@@ -109,14 +123,18 @@ class Onnx:
         from fuser import __version__
         from fuser.frontends.onnx.hosted import HostedPlan, compile_on_host
         from fuser.pipeline.devices import parse_device
-        from fuser.report.bench import OWN, Engine
+        from fuser.report.bench import ALONE, OWN, Engine
         from fuser.report.bench_peers import Request
 
         how = self.how
-        plan = compile_on_host(
-            self.path, host=how.host, device=how.device, dims=dims, threads=how.threads,
-            fusion=how.fusion, precision=how.precision, progress=how.progress,
-        )  # fmt: skip
+
+        def compiled(fusion: Fusing) -> Plan | HostedPlan:
+            return compile_on_host(
+                self.path, host=how.host, device=how.device, dims=dims, threads=how.threads,
+                fusion=fusion, precision=how.precision, progress=how.progress,
+            )  # fmt: skip
+
+        plan = compiled(how.fusion)
         feeds = self.feeds or plan.random_feeds(how.seed)
         outputs = plan.run(feeds)
         device: str = plan.target.name
@@ -126,8 +144,11 @@ class Onnx:
             bound, words = plan.dims, f"{device}, some operators on the host"
         else:
             bound, words = plan.report().dims, plan.device_name
-        calls = [lambda: plan.run(feeds)] * how.streams
-        engine = Engine(OWN, __version__, words, calls, lambda results: results)
+
+        def engine(name: str, plan: Plan | HostedPlan) -> Engine:
+            calls = [lambda: plan.run(feeds)] * how.streams
+            return Engine(name, __version__, words, calls, lambda results: results)
+
         dtypes = {str(getattr(a, "dtype", "")) for a in (*feeds.values(), *outputs.values())}
         request = Request(
             self.path, feeds, list(outputs), bound, how.threads, how.streams, device,
@@ -140,8 +161,10 @@ class Onnx:
                 return None
             return plan.profile_device(feeds).median
 
-        precision = plan.report().precision
-        return Opened(engine, plan.launches, precision, batch, request, on_device)
+        return Opened(
+            engine(OWN, plan), plan.report(), plan.launches, batch, request,
+            how.beside(lambda: engine(ALONE, compiled(False))), on_device,
+        )  # fmt: skip
 
 
 class Exported:
@@ -192,24 +215,32 @@ class Exported:
 
         from fuser import __version__
         from fuser.frontends.compile import compile
-        from fuser.report.bench import OWN, Engine
+        from fuser.report.bench import ALONE, OWN, Engine
         from fuser.report.bench_peers import Request, torch_call, torch_results
 
         how = self.how
-        how.progress("compiling")
-        compiled = compile(
-            self.program, device=how.device, threads=how.threads, fusion=how.fusion,
-            precision=how.precision,
-        )  # fmt: skip
         args, named = self.arguments
-        plan = compiled.plan(*args, **named)
-        call = torch_call(torch, compiled, self.arguments)
-        engine = Engine(OWN, __version__, plan.device_name, [call] * how.streams, torch_results)
+
+        def opened(name: str, fusion: Fusing) -> tuple[Engine, Plan]:
+            compiled = compile(
+                self.program, device=how.device, threads=how.threads, fusion=fusion,
+                precision=how.precision,
+            )  # fmt: skip
+            plan = compiled.plan(*args, **named)
+            calls = [torch_call(torch, compiled, self.arguments)] * how.streams
+            return Engine(name, __version__, plan.device_name, calls, torch_results), plan
+
+        how.progress("compiling")
+        engine, plan = opened(OWN, how.fusion)
         tensors = [*_pytree.tree_leaves(self.arguments), *self.program.state_dict.values()]
         dtypes = {str(x.dtype).removeprefix("torch.") for x in tensors if hasattr(x, "dtype")}
         where = next((str(x.device) for x in tensors if hasattr(x, "device")), "cpu")
+        outputs = list(engine.read(engine.callers[0]()))
         request = Request(
-            self.program, {}, list(torch_results(call())), {}, how.threads, how.streams, where,
-            how.precision, frozenset(dtypes), self.arguments,
+            self.program, {}, outputs, {}, how.threads, how.streams, where, how.precision,
+            frozenset(dtypes), self.arguments,
         )  # fmt: skip
-        return Opened(engine, plan.launches, plan.report().precision, None, request)
+        return Opened(
+            engine, plan.report(), plan.launches, None, request,
+            how.beside(lambda: opened(ALONE, False)[0]),
+        )  # fmt: skip

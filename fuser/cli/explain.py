@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from fuser.pipeline.devices import Device
     from fuser.pipeline.fusion import Fusing
     from fuser.pipeline.precision import Precision
+    from fuser.runtime.plan_report import Tuned
 
 SCHEMA = 1
 """Of the JSON; docs/command-line.md lists its keys."""
@@ -53,14 +55,14 @@ def explain_command(
     from fuser.cli import feeds
     from fuser.frontends.onnx.model import open_model
     from fuser.partition import Options
-    from fuser.partition.explanation import change, explanation
+    from fuser.partition.explanation import explanation
     from fuser.partition.forced import check_pins
     from fuser.pipeline import compiler
     from fuser.pipeline.devices import choose_target
     from fuser.pipeline.fusion import Fusion
     from fuser.pipeline.kernels import emit_programs
     from fuser.pipeline.outline import outline
-    from fuser.report.build import Planned, region_bytes, rewrites_in
+    from fuser.report.build import Planned, forced_change, region_bytes, rewrites_in
     from fuser.report.partition_text import change_text, text_of
     from fuser.runtime.terminal import echo, paragraphs
     from fuser.tilegen.row_order import order_lines
@@ -78,21 +80,30 @@ def explain_command(
     dims = opened.bind(dims)
     cut = partition_for(opened, given, device=device, dims=dims, fusion=fusion, precision=precision)
     chosen = choose_target(device)
-    tuned: tuple[Any, ...] = ()
+    tuned: tuple[Tuned, ...] = ()
     orders: list[str] = []
+    forced: dict[str, Any] | None = None
     moved: dict[int, int] | None = None
     rewrites: tuple[Rewritten, ...] = ()
+
+    def planned(cut: Partition) -> tuple[Planned, tuple[Tuned, ...]]:
+        programs, tuned = compiler.with_remembered(cut, emit_programs(cut, chosen), chosen)
+        return Planned(cut, programs, outline(cut, programs, chosen)), tuned
+
     with suppress(LoweringError):  # of a region without a kernel, which the text shows
-        programs = emit_programs(cut, chosen)
-        _, tuned = compiler.with_remembered(cut, programs, chosen)
-        orders = order_lines(programs) if cut.graph.numerics.batch_invariant else []
-        rewrites = rewrites_in(cut, programs)
-        moved = region_bytes(Planned(cut, programs, outline(cut, programs, chosen)))
-    forced = None
-    if isinstance(fusion, Fusion) and (fusion.pin or fusion.forbid):
+        plan, tuned = planned(cut)
+        orders = order_lines(plan.programs) if cut.graph.numerics.batch_invariant else []
+        rewrites = rewrites_in(cut, plan.programs)
+        moved = region_bytes(plan)
+        if isinstance(fusion, Fusion) and (fusion.pin or fusion.forbid):
+            apart = replace(fusion, pin=(), forbid=())
+            free, _ = planned(
+                partition_for(opened, given, device=device, dims=dims, fusion=apart,
+                              precision=precision)
+            )  # fmt: skip
+            forced = forced_change(free, plan, fusion.pin, fusion.forbid)
+    if isinstance(fusion, Fusion):
         check_pins(cut, Options(pin=fusion.pin))  # regions may have been taken apart
-        free = partition_for(opened, given, device=device, dims=dims, precision=precision)
-        forced = change(free, cut, fusion.pin, fusion.forbid)
     head = {
         "schema": SCHEMA, "model": opened.name, "device": f"{chosen.name} ({chosen.arch})",
         "dims": dims, "precision": precision, "numerics": str(cut.graph.numerics),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
               help="Seed of the random inputs.")  # fmt: skip
 @click.option("--iterations", type=click.IntRange(min=1), default=10, show_default=True,
-              help="Runs that each time is the median of.")  # fmt: skip
+              help="Timed runs; the median one is shown.")  # fmt: skip
 @click.option("--counters/--no-counters", default=True, show_default=True,
               help="Read the hardware: by ncu on a GPU, perf events on a CPU.")  # fmt: skip
 @click.option(
@@ -50,8 +50,9 @@ def profile_command(
     from fuser.frontends.compile import compile
     from fuser.graph.units import milliseconds
     from fuser.pipeline.devices import parse_device
+    from fuser.report.beside import measure
     from fuser.report.counters import MissingCountersError
-    from fuser.report.profile import add_counters, count, profile_text, time_kernels
+    from fuser.report.profile import add_counters, count, profile_text
     from fuser.report.progress import Progress
     from fuser.runtime.feeds import check_feeds
     from fuser.runtime.terminal import echo, paragraphs, printable
@@ -66,8 +67,7 @@ def profile_command(
         feeds = given or plan.random_feeds(seed)
         progress.step("timing the kernels")
         report = plan.report()
-        report.latency_ms = plan.profile(feeds, iterations=iterations, warmup=2)
-        time_kernels(report, plan, feeds, iterations)
+        measure(report, plan, feeds, iterations, kernels="own")
         if counters:
             progress.step("reading counters")
             arrays = check_feeds(plan.inputs, feeds)
@@ -82,6 +82,7 @@ def profile_command(
         click.echo(text)
         return 0
     latency = report.latency_ms
+    assert latency is not None
     title = printable(f"{report.model} on {report.device}")
     echo(paragraphs(f"{title}, {milliseconds(latency.median)} a run (median)\n"))
     echo(profile_text(report, verbose > 0))

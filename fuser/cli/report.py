@@ -118,8 +118,7 @@ def _measured(
     from fuser.pipeline.details import details
     from fuser.pipeline.devices import choose_target
     from fuser.pipeline.kernels import emit_programs
-    from fuser.report.beside import add_unfused
-    from fuser.report.profile import time_kernels
+    from fuser.report.beside import measure as time_runs
     from fuser.report.record import Record
     from fuser.runtime.launch_graph import dependences
     from fuser.runtime.plan import Plan
@@ -139,20 +138,18 @@ def _measured(
             stages.end()
             stages.onward("running")
             arrays = given or plan.random_feeds(seed)
-            if measure and fusion:
 
-                def unfused() -> Plan:
-                    stages.onward("compiling without fusion")
-                    return compiler.compile_source(
-                        opened, device=device, dims=dims, threads=threads, fusion=False,
-                        precision=precision,
-                    )  # fmt: skip
+            def unfused() -> Plan:
+                stages.onward("compiling without fusion")
+                return compiler.compile_source(
+                    opened, device=device, dims=dims, threads=threads, fusion=False,
+                    precision=precision,
+                )  # fmt: skip
 
-                add_unfused(report, plan, unfused, arrays, iterations, kernels=True)
-            else:
-                report.latency_ms = plan.profile(arrays, iterations=iterations)
-            if report.profile is None:  # not timed beside the plan without fusion
-                time_kernels(report, plan, arrays, iterations)
+            time_runs(
+                report, plan, arrays, iterations, unfused=unfused if measure and fusion else None,
+                kernels="both",
+            )  # fmt: skip
     else:
         program, report = compiler.compile_program(
             opened, chosen, dims=dims, fusion=fusion, precision=precision, progress=stages.step
@@ -178,7 +175,8 @@ def _annotate(model: Path, target: Path, record: Record) -> None:
 
 
 def _print(record: Record, before: Record | None, verbose: bool) -> None:
-    from fuser.report.difference import comparison, overview
+    from fuser.report.difference import comparison
+    from fuser.report.summary import overview
     from fuser.runtime.terminal import echo
 
     if before is None:

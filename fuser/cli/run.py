@@ -146,22 +146,28 @@ def run_command(
                 precision=precision,
             )  # fmt: skip
 
-        if iterations and measure and fusion and not saved and isinstance(plan, Plan | HostedPlan):
-            from fuser.report.beside import add_unfused
+        from fuser.report import beside
 
-            add_unfused(report, plan, unfused, arrays, iterations, warmup)
-        elif iterations:
-            report.latency_ms = plan.profile(arrays, iterations=iterations, warmup=warmup)
-        if profile or trace:
-            if not isinstance(plan, Plan | ShardedPlan):
-                raise UsageError(
-                    "--profile and --trace time plans, and parts of this model run on the host",
-                    hint="FUSER_LOG=kernels names what is compiled",
-                )
-            from fuser.report.profile import add_times
-
-            runs = iterations or 1
-            add_times(report, plan.profile_kernels(arrays, iterations=runs), runs)
+        apart = profile or trace is not None
+        if apart and not isinstance(plan, Plan | ShardedPlan):
+            raise UsageError(
+                "--profile and --trace time plans, and parts of this model run on the host",
+                hint="FUSER_LOG=kernels names what is compiled",
+            )
+        if isinstance(plan, ShardedPlan):
+            if iterations:
+                report.latency_ms = plan.profile(arrays, iterations=iterations, warmup=warmup)
+            if apart:
+                runs = iterations or 1
+                times = [ms / 1e3 for _, ms in plan.profile_kernels(arrays, iterations=runs)]
+                beside.add_times(report, times, runs)
+        elif iterations or apart:
+            compared = measure and fusion and iterations and not saved
+            beside.measure(
+                report, plan, arrays, iterations or 1, warmup,
+                unfused=unfused if compared else None, kernels="own" if apart else "none",
+            )  # fmt: skip
+            report.latency_ms = report.latency_ms if iterations else None
         expected, label = None, ""
         if expect:
             expected, label = feeds.read_outputs(expect, list(outputs)), str(expect)

@@ -53,7 +53,8 @@ REWRITES: tuple[Rewrite, ...] = (
     ),
     Rewrite(
         "wide_halves", "wider", "fuser/tilegen/emit/primitives.py",
-        "results of float16 and bfloat16 operators that stay in a kernel stay in float32",
+        "results of float16 and bfloat16 operators that stay in a kernel stay in float32, those of"
+        " their steps (before the scale of a normalization) as well",
     ),
     Rewrite(
         "unrounded_casts", "fast", "fuser/tilegen/emit/primitives.py",

@@ -57,7 +57,7 @@ def alone_bytes(node: Operation) -> int:
 
 def roofline_us(target: Target, nodes: Iterable[Operation], flops: int, moved: int) -> float:
     """The least microseconds: operations at the peak rate or bytes at that of the memory, whichever
-    takes longer. A kernel with a product of 16-bit operands has their peak rate."""
-    half = any(node.op in CONTRACTIONS and operand_dtype(node).bits < 32 for node in nodes)
-    rate = target.flops_f16 if half else target.flops_f32
-    return max(flops / rate, moved / target.bandwidth) * 1e6
+    takes longer. A kernel with contractions has the peak rate of their narrowest operands."""
+    operands = [operand_dtype(node) for node in nodes if node.op in CONTRACTIONS]
+    rate = max((target.peak(kind.name, kind.bits) for kind in operands), default=target.peak())
+    return max(flops / rate, moved / target.peak_bandwidth) * 1e6

@@ -102,7 +102,7 @@ def _work(variant: Variant, work: Work) -> list[str]:
         f"{about}{operations(work.flops, 'FLOP')}",
     ]
     target = variant.target
-    seconds = work.moved / target.bandwidth, work.flops / target.flops_f32
+    seconds = work.moved / target.peak_bandwidth, work.flops / target.peak()
     lines.append(
         f"at least {duration(max(seconds))} on this target: "
         + ("memory" if seconds[0] >= seconds[1] else "float32 arithmetic")

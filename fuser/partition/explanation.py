@@ -17,7 +17,6 @@ from typing import Any
 from fuser.graph.sizes import by_example
 from fuser.partition import cost
 from fuser.partition.lift import lift
-from fuser.partition.options import Pair
 from fuser.partition.region import Partition, Refusal, Region
 from fuser.target import Target
 
@@ -122,21 +121,6 @@ def explanation(cut: Partition, moved: Mapping[int, int] | None = None) -> Expla
     ]  # fmt: skip
     refused.sort(key=lambda row: (-row.seconds, -row.bytes))
     return Explanation(rows, tuple(refused), sum(r.saved_bytes() for r in cut.regions))
-
-
-def change(
-    free: Partition, forced: Partition, pin: Iterable[Pair], forbid: Iterable[Pair]
-) -> dict[str, Any]:
-    """What pins and forbidden pairs made of a partition: kernels, bytes and seconds without and
-    with them, as plain data."""
-    found = {"unforced": explanation(free), "forced": explanation(forced)}
-    return {
-        "pin": [list(pair) for pair in pin],
-        "forbid": [list(pair) for pair in forbid],
-        "kernels": {way: len(each.regions) for way, each in found.items()},
-        "bytes": {way: each.bytes for way, each in found.items()},
-        "seconds": {way: each.seconds for way, each in found.items()},
-    }
 
 
 def _saved(

@@ -19,16 +19,15 @@ from fuser.graph.ir import Graph
 from fuser.graph.units import counted
 from fuser.limits import check_bytes, current
 from fuser.partition import Options, partition
-from fuser.partition.explanation import change
 from fuser.partition.forced import check_pins
 from fuser.partition.region import Partition
 from fuser.pipeline.binding import Bound, bind_kernels, spent
 from fuser.pipeline.devices import Device, choose_target, parse_device, plan_threads
 from fuser.pipeline.fusion import Fusing, Fusion
 from fuser.pipeline.kernels import compile_programs, emit_programs, without_refused
-from fuser.pipeline.outline import Unfused
+from fuser.pipeline.outline import Alternative, Forced
 from fuser.pipeline.precision import Precision, Rounding, rounding
-from fuser.pipeline.reporting import deferred_report
+from fuser.pipeline.reporting import Reporting
 from fuser.pipeline.source import GraphSource
 from fuser.report.build import Planned
 from fuser.report.report import Report, Tuned, nodes_before
@@ -235,11 +234,8 @@ def _compile_graph(
         )
         program = replace(program, inputs=inputs, outputs=outputs)
     seconds = time.perf_counter() - started
-    report = deferred_report(
-        Planned(cut, programs, program), compiled.unfused, dims or {}, seconds,
-        compiled.cache_hits, values=values,
-        precision=compiled.precision, tuned=compiled.tuned, forced=compiled.forced,
-    )  # fmt: skip
+    noted = {"values": values, "precision": compiled.precision, "tuned": compiled.tuned}
+    report = compiled.reporting(program, seconds, noted).deferred(dims or {})
     _log.info(
         "%s: %d kernels for %d operators in %.2f s, %d kernels from the cache",
         label, len(program.launches), len(nodes_before(cut.graph)), seconds, compiled.cache_hits,
@@ -262,22 +258,23 @@ class Compiled:
     kernels: list[CompiledKernel]
     bound: Bound
     cache_hits: int
-    unfused: Unfused | None
+    unfused: Alternative | None
     """The plan without fusion; None where this one is."""
     precision: str
     """What was rounded, for the report."""
     tuned: tuple[Tuned, ...] = ()
-    forced: dict[str, Any] | None = None
-    """What pins and forbidden pairs changed."""
+    forced: Forced | None = None
+    """Pins and forbidden pairs, where there are some."""
 
-
-def forced_change(graph: Graph, cut: Partition, options: Options) -> dict[str, Any] | None:
-    """What pins and forbidden pairs changed against the partition without them, as the report has
-    it; None without any."""
-    if not (options.pin or options.forbid) or cut.target is None:
-        return None
-    free = partition(graph, cut.target, replace(options, pin=(), forbid=()))
-    return change(free, cut, options.pin, options.forbid)
+    def reporting(
+        self, program: Program, seconds: float, noted: Mapping[str, Any],
+        sizes: Mapping[str, int] | None = None,
+    ) -> Reporting:  # fmt: skip
+        """What reports are made of. seconds: of the compile; noted, sizes: as there."""
+        fused = Planned(self.partition, self.programs, program)
+        return Reporting(
+            fused, self.unfused, self.forced, seconds, self.cache_hits, noted, sizes or {}
+        )
 
 
 def compile_kernels(
@@ -308,8 +305,8 @@ def compile_kernels(
     progress("partitioning")
     options = partition_options(fusion, rounded, state)
     cut = partition(graph, target, options)
-    forced = None if graph.symbols() else forced_change(graph, cut, options)
-    unfused = None if options.no_fusion else Unfused.of(graph, target, options)
+    forced = Forced.of(graph, target, options)
+    unfused = None if options.no_fusion else Alternative.unfused(graph, target, options)
     if consume:
         kept = set(cut.graph.nodes)
         for node in graph.nodes:

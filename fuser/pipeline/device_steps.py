@@ -66,7 +66,7 @@ class DeviceStates:
         return DeviceSteps(variant, known, most, shared, self._weights)
 
     def report(self, variants: Variants, dims: Mapping[str, int]) -> Report:
-        return replace(variants.variant(dims).report.get(), dims=dict(dims))
+        return variants.variant(dims).report_at(dims)
 
 
 class DeviceSteps:

@@ -1,7 +1,7 @@
 """A plan without machine code: what it launches on which buffers, for reports.
 
-The plan without fusion is one: every report says what it would launch and move, and nobody runs it
-for that.
+The plan without fusion is one, and that without pins: reports say what they would launch and move,
+and nobody runs them for that.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph
 from fuser.graph.sizes import size_hint
 from fuser.partition import Options, partition
+from fuser.partition.options import Pair
 from fuser.partition.region import Partition
 from fuser.pipeline.binding import bind_kernels
 from fuser.pipeline.kernels import emit_programs
@@ -31,23 +32,28 @@ SAMPLES = 64
 
 
 @dataclass(frozen=True)
-class Unfused:
-    """The plan without fusion, not yet made. graph: a copy without large constants."""
+class Alternative:
+    """A plan that is not made, to compare one with. graph: a copy without large constants."""
 
     graph: Graph
     target: Target
     options: Options
 
     @staticmethod
-    def of(graph: Graph, target: Target, options: Options) -> Unfused:
-        """Of a graph as the partitioner takes it, and the options of the plan with fusion."""
+    def of(graph: Graph, target: Target, options: Options) -> Alternative:
+        """Of a graph as the partitioner takes it."""
         copy, values = begin_copy(graph)
         for node in graph.nodes:
             array = node.attrs["value"] if node.op == "constant" else None
             attrs = None if array is None else node.attrs | {"value": _stand_in(array)}
             clone_node(copy, node, values, attrs)
         copy.outputs = [values[value] for value in graph.outputs]
-        return Unfused(copy, target, replace(options, no_fusion=True, pin=(), forbid=()))
+        return Alternative(copy, target, options)
+
+    @staticmethod
+    def unfused(graph: Graph, target: Target, options: Options) -> Alternative:
+        """The plan without fusion. options: of the plan with it."""
+        return Alternative.of(graph, target, replace(unforced(options), no_fusion=True))
 
     def planned(self, sizes: Mapping[str, int] | None = None) -> Planned:
         """The plan. sizes: of the symbols in the graph. Raises LoweringError."""
@@ -56,13 +62,37 @@ class Unfused:
         return Planned(cut, programs, outline(cut, programs, self.target, sizes))
 
 
+@dataclass(frozen=True)
+class Forced:
+    """Pins and forbidden pairs, and the plan without them."""
+
+    pin: tuple[Pair, ...]
+    forbid: tuple[Pair, ...]
+    free: Alternative
+
+    @staticmethod
+    def of(graph: Graph, target: Target, options: Options) -> Forced | None:
+        """None where there are none."""
+        if not (options.pin or options.forbid):
+            return None
+        free = Alternative.of(graph, target, unforced(options))
+        return Forced(options.pin, options.forbid, free)
+
+
+def unforced(options: Options) -> Options:
+    """The options without pins and forbidden pairs."""
+    return replace(options, pin=(), forbid=())
+
+
 def _stand_in(array: np.ndarray) -> np.ndarray:
     """An array that compiles as a constant does, without its memory: itself if it is small or a
     table of two numbers, else one whose diagonals are shared: its elements are no progression, and
     no whole numbers times a factor a row."""
+    if array.nbytes <= KEPT_BYTES:
+        return array
     step = max(1, array.size // SAMPLES)
-    sampled = {item.tobytes() for item in array.flat[::step]}
-    if array.nbytes <= KEPT_BYTES or len(sampled) <= 2:
+    sampled = array.squeeze().flat[::step]  # `flat` is for 32 axes
+    if len({item.tobytes() for item in sampled}) <= 2:
         return array
     line = np.arange(sum(array.shape)) + 2
     line = line**2 % 101 if array.dtype.kind in "iub" else np.sqrt(line)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # variants that come from a file compile nothing
     from fuser.pipeline.compiler import Progress
     from fuser.pipeline.fusion import Fusing
     from fuser.pipeline.precision import Precision
+    from fuser.pipeline.reporting import Reporting
     from fuser.runtime.plan_report import Report
 
 _log = logging.getLogger(__name__)
@@ -97,6 +98,8 @@ class Variant:
     ordinal: int = 0
     moving: frozenset[str] = frozenset()
     """Open dims whose sizes kernels of a GPU read from memory in each run."""
+    reporting: Reporting | None = None
+    """What reports at other sizes are made of; None of a variant from a file."""
     _plans: OrderedDict[tuple[tuple[str, int], ...], Plan] = field(default_factory=OrderedDict)
 
     def serves(self, dims: Mapping[str, int]) -> bool:
@@ -117,12 +120,11 @@ class Variant:
             for specs in (program.inputs, program.outputs)
         )
         program = replace(program, inputs=inputs, outputs=outputs)
-        report = Deferred(lambda: replace(self.report.get(), dims=dict(dims)))
         plan = Plan(
             program,
             threads=plan_threads(self.threads),
             device=self.ordinal,
-            report=report,
+            report=Deferred(lambda: self.report_at(dims)),
             hints=self.hints,
             like=next((other for other in self._plans.values() if not other.is_closed), None),
         )
@@ -130,6 +132,19 @@ class Variant:
         if len(self._plans) > MOST_PLANS:
             self._plans.popitem(last=False)
         return plan
+
+    def report_at(self, dims: Mapping[str, int]) -> Report:
+        """The report at sizes that it serves. Of a variant from a file the figures are those at the
+        example sizes, which the report says."""
+        if self.reporting is not None:
+            sizes = {name: dims[name] for name in self.reporting.sizes}
+            return self.reporting.at(dims, sizes, self.bound.at(dims))
+        stored = self.report.get()
+        notes = stored.fallbacks
+        if stored.dims != dims:
+            shown = ", ".join(f"{name} = {size}" for name, size in stored.dims.items())
+            notes = (*notes, f"a saved plan of open sizes: the report's figures are of {shown}")
+        return replace(stored, dims=dict(dims), fallbacks=notes)
 
     @property
     def plans(self) -> Sequence[Plan]:
@@ -301,8 +316,6 @@ class Variants:
     def _build(self, buckets: Mapping[str, Bucket]) -> Variant:
         from fuser.partition.passes.keep_state import CAPACITY
         from fuser.pipeline.compiler import compile_kernels
-        from fuser.pipeline.reporting import deferred_report
-        from fuser.report.build import Planned
 
         started = time.perf_counter()
         fixed = {n: b.example for n, b in buckets.items() if b.least == b.most}
@@ -323,18 +336,16 @@ class Variants:
             bound = replace(compiled.bound, constants=constants)
             seconds = time.perf_counter() - started
             example = bound.at(examples)
-            report = deferred_report(
-                Planned(compiled.partition, compiled.programs, example), compiled.unfused,
-                {**fixed, **examples}, seconds, compiled.cache_hits, examples,
-                values=self.source.values,
-                precision=compiled.precision,
-            )  # fmt: skip
+            noted = {"values": self.source.values, "precision": compiled.precision}
+            reporting = compiled.reporting(example, seconds, noted, examples)
+            report = reporting.deferred({**fixed, **examples})
             sizes.quiet = True
             found = input_hints(graph).items()
             hints = {name: (size_hint(low), size_hint(high)) for name, (low, high) in found}
         return Variant(
             len(self.variants), dict(buckets), sizes.guards, bound, report, hints,
             self.source.types, self.threads, extra=extra, ordinal=self.ordinal, moving=moving,
+            reporting=reporting,
         )  # fmt: skip
 
     @property

@@ -25,7 +25,8 @@ ROUNDS = 5
 PAUSE = 0.1
 """Seconds before a turn where there are several engines: the one before may keep its threads
 spinning for a while."""
-OWN = "fuser"
+OWN, ALONE = "fuser", "fuser, no fusion"
+"""Of engines: fuser, and its plan without fusion."""
 SPREAD_LIMIT = 1.25
 """Of `Measured.spread` and `Measured.drift`: beyond it a measurement counts as disturbed."""
 OTHERS_LIMIT = 0.25
@@ -125,8 +126,8 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Ratio:
-    """fuser beside a peer. speedup: by the median latency, the peer's over fuser's.
-    throughput_gain: fuser's throughput over the peer's. Above 1, fuser is faster."""
+    """fuser beside a peer, or its plan without fusion. speedup: by the median latency, the peer's
+    over fuser's. throughput_gain: fuser's throughput over the peer's. Above 1, fuser is faster."""
 
     engine: str
     speedup: float
@@ -148,8 +149,8 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Row:
-    """One engine in one case. against: of fuser, one for each peer. compare: of a peer, fuser's
-    outputs beside its own."""
+    """One engine in one case. against: of fuser, one for each other row. compare: of a peer,
+    fuser's outputs beside its own."""
 
     engine: str
     version: str
@@ -162,9 +163,9 @@ class Row:
 @dataclass(frozen=True)
 class Case:
     """Every engine at one set of sizes; `rows` begin with fuser. absent: why others are not among
-    them. batch: None where there is no one open batch dim. device_ms: median of fuser's kernels
-    alone by the clock of a GPU, with the data in place. others, crowded, attempts: as in
-    `Measurement`."""
+    them. note: why the plan without fusion is not, where it was to be. batch: None where there is
+    no one open batch dim. device_ms: median of fuser's kernels alone by the clock of a GPU, with
+    the data in place. others, crowded, attempts: as in `Measurement`."""
 
     dims: Mapping[str, int]
     batch: int | None
@@ -176,6 +177,12 @@ class Case:
     others: float | None = None
     crowded: bool = False
     attempts: int = 1
+    note: str = ""
+
+    @property
+    def peers(self) -> tuple[Row, ...]:
+        """The rows of other engines."""
+        return tuple(row for row in self.rows[1:] if row.engine != ALONE)
 
 
 @dataclass(frozen=True)
@@ -207,7 +214,7 @@ class Bench:
         found = []
         for case in self.cases:
             at = _at(case)
-            own, *peers = case.rows
+            own, peers = case.rows[0], case.peers
             found += [f"{name} was not measured{at}: {why}" for name, why in case.absent.items()]
             median = own.measured.latency_ms.p50
             if wanted.max_latency_ms is not None and median > wanted.max_latency_ms:
@@ -217,6 +224,8 @@ class Bench:
             if wanted.max_error is not None and not peers:
                 found.append(f"no error{at}: no peer was measured")
             for ratio in own.against:
+                if ratio.engine == ALONE:
+                    continue
                 if wanted.min_speedup is not None and ratio.speedup < wanted.min_speedup:
                     found.append(
                         f"speedup {ratio.speedup:.3f} over {ratio.engine}{at},"
@@ -261,7 +270,7 @@ class Bench:
                     "compile_s": case.compile_s, "device_ms": case.device_ms,
                     "others": case.others, "attempts": case.attempts,
                     "engines": [_record(row, case) for row in case.rows],
-                    "absent": dict(case.absent),
+                    "absent": dict(case.absent), "note": case.note,
                 }
                 for case in self.cases
             ],

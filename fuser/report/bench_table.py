@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator
 
 from fuser.graph.units import counted, duration, milliseconds
-from fuser.report.bench import Bench, Case, Row, rounds_of
+from fuser.report.bench import ALONE, OWN, Bench, Case, Row, rounds_of
 from fuser.runtime.terminal import table
 
 SHOWN = ("p50", "p90", "p99", "min")
@@ -32,7 +32,8 @@ def table_of(bench: Bench) -> str:
     ]  # fmt: skip
     if bench.precision != "model":
         facts.append(("precision", bench.precision))
-    engines = {(row.engine, row.version, row.device): None for row in _all_rows(bench)}
+    rows_of = (row for row in _all_rows(bench) if row.engine != ALONE)
+    engines = {(row.engine, row.version, row.device): None for row in rows_of}
     facts += [("engine", f"{name} {version}, {at}") for name, version, at in engines]
     for case in bench.cases:
         at = ", ".join(f"{name} = {size}" for name, size in case.dims.items())
@@ -40,6 +41,8 @@ def table_of(bench: Bench) -> str:
         if case.device_ms is not None:
             cost += f"; {milliseconds(case.device_ms)} on the device, with the data in place"
         facts.append(("case", f"{at}: {cost}" if at else cost))
+        if case.note:
+            facts.append(("no fusion", case.note))
     errors: dict[str, float] = {}
     for row in _all_rows(bench):
         if row.compare is not None:
@@ -64,7 +67,7 @@ def _rows(bench: Bench) -> Iterator[tuple[str, ...]]:
     peers = list(dict.fromkeys(one.engine for row in _all_rows(bench) for one in row.against))
     batches = any(case.batch is not None for case in bench.cases)
     yield ("batch", "engine", *SHOWN, "items/s" if batches else "runs/s",
-            *(f"over {name}" for name in peers))  # fmt: skip
+            *(f"over {name.removeprefix(f'{OWN}, ')}" for name in peers))  # fmt: skip
     for case in bench.cases:
         for row in case.rows:
             found, ratios = row.measured, {one.engine: one.words for one in row.against}

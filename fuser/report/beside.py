@@ -1,28 +1,28 @@
-"""The plan without fusion, run beside the fused one: what fusion is worth in time."""
+"""Runs of a plan in turns with the plan without fusion, and their kernels: what fusion is worth in
+time, and where the time goes."""
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from statistics import median
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 from fuser.errors import FuserError
+from fuser.report.turns import Clock, in_turns, timed, typical
+from fuser.runtime.feeds import check_feeds
 from fuser.runtime.latency import Latency
 from fuser.runtime.plan import Plan, latency_of
-from fuser.runtime.plan_report import Report, Timed, Unfused
+from fuser.runtime.plan_report import Profiled, Report, Timed, Unfused
 from fuser.runtime.savings import Saving, Traffic
 
+T = TypeVar("T")
 MAX_COMPILE_S = 60.0
 """Of the fused plan. One that took longer is not compiled again without fusion."""
 MAX_MEMORY_SHARE = 0.25
 """Of the machine's memory: what a second plan may take."""
-ROUNDS = 5
-"""Turns that the runs of each plan are divided into, so that both meet the same disturbances."""
-
-Clock = Callable[[], float]
 
 
 class Runs(Protocol):
@@ -45,35 +45,68 @@ class Timeable(Runs, Protocol):
     def report(self) -> Report: ...
 
 
-def add_unfused(
-    report: Report, plan: Timeable, compile_unfused: Callable[[], Timeable],
-    feeds: Mapping[str, Any], iterations: int, warmup: int = 2, kernels: bool = False,
-) -> None:  # fmt: skip
-    """Compile the plan without fusion, time both in turns, and put latencies and what the unfused
-    plan launches and moves into the report of `plan`. Where it is not run, the fused one is timed
-    alone and the report says why. kernels: time each kernel of both plans, too."""
-    unfused, why = None, _left_out(report)
-    if not why:
-        try:
-            unfused = compile_unfused()
-        except FuserError as error:
-            why = f"without fusion it does not compile: {error}"
-    if unfused is None:
-        report.unfused = Unfused(note=why)
-        (report.latency_ms,) = latencies([plan], feeds, iterations, warmup)
-        return
-    report.latency_ms, latency = latencies([plan, unfused], feeds, iterations, warmup)
-    alone = unfused.report()
-    launches: tuple[Timed, ...] = ()
-    if kernels and isinstance(plan, Plan) and isinstance(unfused, Plan):
-        from fuser.report.profile import time_kernels
+Kernels = Literal["none", "own", "both"]
+"""Of which plans each kernel is timed: of none, of the plan, or of that without fusion, too."""
 
-        times, others = kernels_in_turns([plan, unfused], feeds, iterations)
-        time_kernels(report, plan, feeds, iterations, times)
-        launches = tuple(
-            Timed(launch.name, launch.kind, launch.nodes, milliseconds * 1e3)
-            for launch, (_, milliseconds) in zip(alone.launches, others, strict=True)
-        )
+
+def measure(
+    report: Report, plan: Timeable, feeds: Mapping[str, Any], iterations: int, warmup: int = 2, *,
+    unfused: Callable[[], Timeable] | None = None, kernels: Kernels = "none",
+    clock: Clock = time.perf_counter,
+) -> None:  # fmt: skip
+    """Time runs of a plan, its kernels, and the plan without fusion, in turns, into the report of
+    the plan. unfused: compiles that; where it is not run the report says why. kernels: only of
+    plans that are a `Plan`. iterations: of each, at least 1."""
+    alone, note = make_unfused(report, unfused) if unfused else (None, "")
+    plans = [plan, *([alone] if alone else [])]
+    apart = [cast("Plan", one) for one in plans[: {"none": 0, "own": 1, "both": 2}[kernels]]]
+    ways: list[Callable[[], list[float]]] = [
+        *(timed(functools.partial(one.run, feeds), clock) for one in plans),
+        *(functools.partial(_launches, one, feeds) for one in apart),
+    ]
+    for one in plans:
+        for _ in range(warmup):
+            one.run(feeds)
+    for one in apart:
+        _launches(one, feeds)
+    found = in_turns(ways, iterations)
+    latencies = [latency_of([seconds for (seconds,) in runs]) for runs in found[: len(plans)]]
+    times = [typical(runs) for runs in found[len(plans) :]]
+    report.latency_ms = latencies[0]
+    if apart:
+        on_device = None
+        if apart[0].target.is_cuda:
+            on_device = apart[0].profile_device(feeds, iterations=iterations).median * 1e3
+        add_times(report, times[0], iterations, on_device)
+    if unfused:
+        report.unfused = Unfused(note=note and f"the plan without fusion is predicted: {note}")
+    if alone:
+        _put_beside(report, alone.report(), latencies[1], times[1] if len(apart) > 1 else ())
+
+
+def make_unfused(report: Report, compile_unfused: Callable[[], T]) -> tuple[T | None, str]:
+    """The plan without fusion, or None and why there is none: where that with fusion, which
+    `report` is of, took too long or too much memory, and where it does not compile."""
+    if why := _left_out(report):
+        return None, why
+    try:
+        return compile_unfused(), ""
+    except FuserError as error:
+        return None, f"without fusion it does not compile: {error}"
+
+
+def _launches(plan: Plan, feeds: Mapping[str, Any]) -> list[float]:
+    """Seconds of each launch of one run."""
+    return plan.executor.time_kernels(check_feeds(plan.inputs, feeds))
+
+
+def _put_beside(report: Report, alone: Report, latency: Latency, times: Sequence[float]) -> None:
+    """Put what the plan without fusion took, launches and moves into the report of the other.
+    times: seconds of its kernels, where they were timed."""
+    launches = tuple(
+        Timed(launch.name, launch.kind, launch.nodes, seconds * 1e6)
+        for launch, seconds in zip(alone.launches, times, strict=False)
+    )
     report.unfused = Unfused(latency, launches)
     report.kernels = Saving(alone.kernels.after, report.kernels.after)
     report.boundary = _beside(alone.boundary, report.boundary)
@@ -81,12 +114,25 @@ def add_unfused(
     report.dram_cold = _beside(alone.dram_cold, report.dram_cold)
 
 
+def add_times(
+    report: Report, times: Sequence[float], iterations: int, device_us: float | None = None
+) -> None:
+    """Put times of kernels, seconds in the order of the launches, into a report. iterations: runs
+    that they are a typical one of. device_us: of a run on a GPU with its data in place."""
+    total = sum(times)
+    report.launches = tuple(
+        replace(launch, time_us=seconds * 1e6, share=seconds / (total or 1.0))
+        for launch, seconds in zip(report.launches, times, strict=True)
+    )
+    report.profile = Profiled(iterations, total * 1e6, device_us)
+
+
 def _left_out(report: Report) -> str:
     """Why a plan without fusion is not made; empty where it is."""
     if report.compile_s > MAX_COMPILE_S:
-        return f"compiling took {report.compile_s:.0f} s: the plan without fusion is predicted"
+        return f"compiling took {report.compile_s:.0f} s"
     if report.peak_memory_bytes > MAX_MEMORY_SHARE * physical_bytes():
-        return "a second plan would take too much memory: the plan without fusion is predicted"
+        return "a second plan would take too much memory"
     return ""
 
 
@@ -97,37 +143,3 @@ def physical_bytes() -> int:
 
 def _beside(alone: Traffic, fused: Traffic) -> Traffic:
     return replace(fused, before=alone.after, floor=min(alone.floor, fused.floor))
-
-
-def kernels_in_turns(
-    plans: Sequence[TimesKernels], feeds: Mapping[str, Any], iterations: int
-) -> list[list[tuple[str, float]]]:
-    """The name and milliseconds of each kernel of each plan, medians of turns."""
-    turns = min(ROUNDS, iterations)
-    found: list[list[list[tuple[str, float]]]] = [[] for _ in plans]
-    for _ in range(turns):
-        for place, plan in enumerate(plans):
-            found[place].append(plan.profile_kernels(feeds, iterations=iterations // turns))
-    return [
-        [(same[0][0], median(time for _, time in same)) for same in zip(*each, strict=True)]
-        for each in found
-    ]
-
-
-def latencies(
-    plans: Sequence[Runs], feeds: Mapping[str, Any], iterations: int, warmup: int,
-    clock: Clock = time.perf_counter,
-) -> list[Latency]:  # fmt: skip
-    """The latency of each plan, timed in turns. clock: seconds."""
-    times: list[list[float]] = [[] for _ in plans]
-    for plan in plans:
-        for _ in range(warmup):
-            plan.run(feeds)
-    for turn in range(ROUNDS):
-        runs = iterations * (turn + 1) // ROUNDS - iterations * turn // ROUNDS
-        for place, plan in enumerate(plans):
-            for _ in range(runs):
-                start = clock()
-                plan.run(feeds)
-                times[place].append(clock() - start)
-    return [latency_of(found) for found in times]

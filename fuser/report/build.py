@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +12,18 @@ from fuser.graph.rewrites import BY_NAME
 from fuser.graph.sizes import by_example, size_hint
 from fuser.graph.work import roofline_us
 from fuser.partition.cost import total_flops
+from fuser.partition.explanation import explanation
+from fuser.partition.options import Pair
 from fuser.partition.region import Partition, Region
 from fuser.report import report as reports
+from fuser.report.algorithm import algorithms, computed
 from fuser.report.bytes import Moved, addresses_of, launches_moved, least
 from fuser.report.dram import cache_of, dram_bytes
 from fuser.report.roofline import device_of
 from fuser.runtime.plan_report import Bytes, KernelReport, Report
 from fuser.runtime.program import Launch, Program
 from fuser.runtime.savings import Traffic
+from fuser.target import Target
 from fuser.tilegen.program import TileProgram
 
 
@@ -132,21 +136,40 @@ def launch_figures(plan: Planned) -> Figures:
     cache = cache_of(plan.program.target)
     cold, warm = dram_bytes([item.touches(addresses) for item in moved], cache)
     least_cold, least_warm = dram_bytes([floor.touches(addresses)], cache)
+    names, known = algorithms(plan.cut.graph, plan.programs), dict[int, int]()
     launches = tuple(
-        _kernel(*row, plan.program)
-        for row in zip(plan.programs, plan.program.launches, moved, warm, _flops(plan.programs),
-                       strict=True)
+        _kernel(item, launch, met, dram, flops, computed(item, flops, known),
+                names.get(item.region.id, ""), plan.program.target)
+        for item, launch, met, dram, flops in zip(
+            plan.programs, plan.program.launches, moved, warm, _flops(plan.programs), strict=True
+        )
     )  # fmt: skip
     one = Least(floor.boundary.total, least_warm[0].total, least_cold[0].total)
     return Figures(launches, sum(item.total for item in cold), one)
 
 
+def forced_change(
+    free: Planned, forced: Planned, pin: Iterable[Pair], forbid: Iterable[Pair]
+) -> dict[str, Any]:
+    """What pins and forbidden pairs made of a plan: kernels, bytes through memory and predicted
+    seconds, "unforced" and "forced", as plain data."""
+    found = {"unforced": free, "forced": forced}
+    cuts = {way: explanation(plan.cut, region_bytes(plan)) for way, plan in found.items()}
+    return {
+        "pin": [list(pair) for pair in pin],
+        "forbid": [list(pair) for pair in forbid],
+        "kernels": {way: len(plan.program.launches) for way, plan in found.items()},
+        "bytes": {way: each.bytes for way, each in cuts.items()},
+        "seconds": {way: each.seconds for way, each in cuts.items()},
+    }
+
+
 def region_bytes(plan: Planned) -> dict[int, int]:
     """The boundary bytes of each region, those of its kernels together."""
-    found: Counter[int] = Counter()
+    found = dict.fromkeys((region.id for region in plan.cut.regions), 0)  # some launch nothing
     for launch in launch_figures(plan).launches:
         found[launch.region] += launch.boundary.total
-    return dict(found)
+    return found
 
 
 def _dram(before: int, after: int, floor: int) -> Traffic:
@@ -169,17 +192,19 @@ def _flops(programs: Sequence[TileProgram]) -> list[int]:
 
 
 def _kernel(
-    item: TileProgram, launch: Launch, moved: Moved, dram: Bytes, flops: int, program: Program
-) -> KernelReport:
+    item: TileProgram, launch: Launch, moved: Moved, dram: Bytes, flops: int, done: int,
+    algorithm: str, target: Target,
+) -> KernelReport:  # fmt: skip
+    """done: operations as the kernel computes."""
     region = item.region
     return KernelReport(
-        launch.kernel.entry, region.id, region.kind, computed(region), moved.boundary, moved.reread,
-        dram, flops, roofline_us(program.target, region.nodes, flops, dram.total),
-        item.kernel.schedule.to_dict(), launch.kernel.programs,
+        launch.kernel.entry, region.id, region.kind, computed_nodes(region), moved.boundary,
+        moved.reread, dram, flops, roofline_us(target, region.nodes, done, dram.total),
+        item.kernel.schedule.to_dict(), launch.kernel.programs, algorithm=algorithm,
     )  # fmt: skip
 
 
-def computed(region: Region) -> tuple[str, ...]:
+def computed_nodes(region: Region) -> tuple[str, ...]:
     """The nodes of a region as a report names them, constants only if there is nothing else."""
     names = dict.fromkeys(
         name for node in region.nodes if node.op != "constant" for name in node.origin

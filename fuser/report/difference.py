@@ -8,7 +8,6 @@ from typing import Any
 
 from fuser.graph.units import byte_size, microseconds
 from fuser.report import charts
-from fuser.report.kernel_table import kernel_table
 from fuser.report.markup import escaped, table, tag
 from fuser.report.record import Launch, Record
 from fuser.runtime.terminal import table as columns
@@ -124,16 +123,6 @@ def totals(record: Record) -> list[tuple[str, float, Text]]:
         ("bytes of DRAM, predicted", record.dram["after"], byte_size),
         ("memory", record.data["peak_memory_bytes"], byte_size),
     ]
-
-
-def overview(record: Record, verbose: bool = False) -> str:
-    """The totals of a report and its dearest kernels, for a terminal. verbose: all kernels."""
-    facts = [
-        ("report", record.title),
-        *((label, text(value)) for label, value, text in totals(record)),
-    ]
-    kernels = kernel_table(record, verbose=verbose, most=None if verbose else MOST_LINES)
-    return f"{columns(facts, labels=True, paint=True)}\n\n{kernels}"
 
 
 def comparison(before: Record, after: Record, verbose: bool = False) -> str:

@@ -45,8 +45,14 @@ class Group:
 
     @property
     def title(self) -> str:
-        """The name of the first, and how many there are: "conv_4 x 3"."""
-        return f"{self.name} x {len(self.launches)}" if len(self.launches) > 1 else self.name
+        """The name of the first, its algorithm, and how many there are: "conv_4, winograd x 3"."""
+        count = f" x {len(self.launches)}" if len(self.launches) > 1 else ""
+        return self.label + count
+
+    @property
+    def label(self) -> str:
+        """The name of the first, and the algorithm where it has one."""
+        return ", ".join(filter(None, (self.name, self.launches[0].algorithm)))
 
     @property
     def nodes(self) -> str:

@@ -30,7 +30,7 @@ def kernel_table(record: Record, *, verbose: bool = False, most: int | None = No
         count = str(len(group.launches)) if len(group.launches) > 1 else ""
         share = f"{100 * group.time / record.total:.1f} %" if record.total else ""
         rows.append([
-            group.name, *[count] * several, *[microseconds(group.time), share] * timed,
+            group.label, *[count] * several, *[microseconds(group.time), share] * timed,
             microseconds(group.roofline), byte_size(group.boundary),
             *[byte_size(group.dram)] * verbose,
             *(_number(name, group.counter(name)) for name in counters),
@@ -58,7 +58,7 @@ def _notes(record: Record) -> list[str]:
     if not (profile := record.data.get("profile")):
         return []
     runs, total = counted(profile["iterations"], "run"), microseconds(profile["kernels_us"])
-    lines = [f"kernels together {total}, medians of {runs}"]
+    lines = [f"kernels together {total}, in the median of {runs}"]
     if profile["counters"]:
         lines.append(f"counters by {profile['counters']}")
     moved = [

@@ -97,7 +97,7 @@ def _group(group: RefusalGroup, width: int | None) -> Iterator[str]:
 
 
 def change_text(changed: Mapping[str, Any]) -> str:
-    """What `explanation.change` found, in a line."""
+    """What `forced_change` found, in a line."""
     pairs = [f"{wish} {' + '.join(pair)}" for wish in ("pin", "forbid") for pair in changed[wish]]
     kernels, moved, seconds = (changed[key] for key in ("kernels", "bytes", "seconds"))
     if kernels == moved == seconds:

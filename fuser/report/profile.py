@@ -6,54 +6,25 @@ in this process on CPUs (counters_perf.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from fuser.graph.units import counted, microseconds
-from fuser.report.breakdown import sentence
 from fuser.report.counters import Counted
 from fuser.report.counters_ncu import count_under_ncu
 from fuser.report.counters_perf import count_events
 from fuser.report.kernel_table import kernel_table
 from fuser.report.record import Record
 from fuser.report.report import Report
-from fuser.report.verdict import of_record
+from fuser.report.summary import where_time_goes
 from fuser.runtime.critical_path import CriticalPath
-from fuser.runtime.latency import Latency
 from fuser.runtime.plan import Plan
-from fuser.runtime.plan_report import Profiled
 from fuser.runtime.terminal import paragraphs
 
 MOST_OFF = 5
 """Kernels off the critical path that are named."""
-
-
-def add_times(
-    report: Report, times: Sequence[tuple[str, float]], iterations: int,
-    device: Latency | None = None,
-) -> None:  # fmt: skip
-    """Put the times of `Plan.profile_kernels` into the report of that plan, and on a GPU those of
-    `Plan.profile_device`."""
-    total = sum(milliseconds for _, milliseconds in times) or 1.0
-    report.launches = tuple(
-        replace(launch, time_us=milliseconds * 1e3, share=milliseconds / total)
-        for launch, (_, milliseconds) in zip(report.launches, times, strict=True)
-    )
-    kernels = sum(milliseconds for _, milliseconds in times) * 1e3
-    report.profile = Profiled(iterations, kernels, device.median * 1e3 if device else None)
-
-
-def time_kernels(
-    report: Report, plan: Plan, feeds: Mapping[str, Any], iterations: int,
-    times: Sequence[tuple[str, float]] | None = None,
-) -> None:  # fmt: skip
-    """Time the kernels of a plan one by one into its report. times: those that are known."""
-    device = plan.profile_device(feeds, iterations=iterations) if plan.target.is_cuda else None
-    found = times or plan.profile_kernels(feeds, iterations=iterations)
-    add_times(report, found, iterations, device)
 
 
 def count(plan: Plan, inputs: Sequence[np.ndarray], ordinal: int = 0) -> Counted:
@@ -81,18 +52,8 @@ def profile_text(report: Report, verbose: bool = False) -> str:
     """Where the time of a measured run goes, the table of its kernels, and its critical path.
     verbose: as in `kernel_table`."""
     record = Record(report.to_dict())
-    kernels = kernel_table(record, verbose=verbose)
-    parts = [paragraphs(where_time_goes(record)), kernels, paragraphs(path_text(report))]
-    return "\n\n".join(filter(None, parts))
-
-
-def where_time_goes(record: Record) -> str:
-    """Where the time of a run goes, and what bounds the costliest kernels; "" where no run was
-    timed."""
-    if not (parts := record.parts):
-        return ""
-    lines = [one.sentence(record.total) for one in of_record(record)]
-    return "\n".join([sentence(parts), "", *lines])
+    parts = [where_time_goes(record), kernel_table(record, verbose=verbose)]
+    return "\n\n".join(filter(None, [*parts, paragraphs(path_text(report))]))
 
 
 def path_text(report: Report) -> str:

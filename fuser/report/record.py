@@ -15,7 +15,7 @@ from fuser.errors import UsageError
 from fuser.report.breakdown import Part, breakdown
 from fuser.runtime.latency import Latency
 from fuser.runtime.plan_report import Device
-from fuser.runtime.savings import Saved, Saving, Traffic, savings
+from fuser.runtime.savings import Saved, Saving, Traffic, is_slower, savings
 
 MOST_SHOWN = 200
 THREE = ("before", "after", "floor")
@@ -33,7 +33,7 @@ FIELDS: dict[str, Any] = {
     "kernels.before": int, "kernels.after": int, "peak_memory_bytes": int, "compile_s": _NUMBER,
     "launches.*.name": str, "launches.*.kind": str, "launches.*.nodes": _NAMES,
     "launches.*.time_us": _MAYBE, "launches.*.schedule": dict, "launches.*.region": int,
-    "launches.*.programs": int,
+    "launches.*.programs": int, "launches.*.algorithm?": str,
     "launches.*.flops": int, "launches.*.roofline_us": _NUMBER,
     **{f"launches.*.{key}_bytes.{way}": int
        for key in ("boundary", "dram") for way in ("read", "written")},
@@ -108,6 +108,7 @@ class Launch:
     schedule: Mapping[str, Any]
     counters: Mapping[str, float]
     programs: int = 1
+    algorithm: str = ""
 
     @property
     def label(self) -> str:
@@ -209,21 +210,49 @@ class Record:
                 item["boundary_bytes"]["read"], item["boundary_bytes"]["written"],
                 item["dram_bytes"]["read"] + item["dram_bytes"]["written"],
                 item["flops"], item["roofline_us"], item["time_us"], item["schedule"],
-                item.get("counters") or {}, item["programs"],
+                item.get("counters") or {}, item["programs"], item.get("algorithm", ""),
             )
             for at, item in enumerate(self.data["launches"])
         )  # fmt: skip
+
+    @cached_property
+    def names(self) -> list[str]:
+        """A name for each launch that no other has: its region, as `fuser explain` calls it, and a
+        number where a region has several kernels."""
+        sizes, seen = Counter(one.region for one in self.launches), Counter[int]()
+        found = []
+        for one in self.launches:
+            seen[one.region] += 1
+            part = f".{seen[one.region]}" if sizes[one.region] > 1 else ""
+            found.append(f"{one.label}{part}")
+        return found
 
     @property
     def title(self) -> str:
         return f"{self.data['model']} on {self.data['device']}"
 
+    @property
+    def latencies(self) -> tuple[Latency | None, Latency | None]:
+        """Of a run, and of one of the plan without fusion; None where they were not timed."""
+        times = [way.get("latency_ms") for way in (self.data, self.data.get("unfused") or {})]
+        fused, alone = (item and Latency(**item) for item in times)
+        return fused, alone
+
+    @property
+    def slower(self) -> bool:
+        """Whether the plan was measured to be slower than that without fusion."""
+        return is_slower(*self.latencies)
+
+    @property
+    def unfused_note(self) -> str:
+        """Why the plan without fusion was not run; empty where it was, or is not known."""
+        return str((self.data.get("unfused") or {}).get("note", ""))
+
     @cached_property
     def savings(self) -> list[Saved]:
         """What fusion saved, a line each."""
-        counts, data = self.data["kernels"], self.data
-        times = [data.get("latency_ms"), (data.get("unfused") or {}).get("latency_ms")]
-        fused, alone = (item and Latency(**item) for item in times)
+        counts = self.data["kernels"]
+        fused, alone = self.latencies
         memory, dram = (Traffic(*(way[key] for key in THREE)) for way in (self.boundary, self.dram))
         kernels = Saving(counts["before"], counts["after"])
         return savings(kernels, memory, dram, fused, alone)

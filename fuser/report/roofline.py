@@ -8,6 +8,6 @@ from fuser.target import Target
 
 def device_of(target: Target) -> Device:
     return Device(
-        target.name, target.arch, target.units, target.flops_f32, target.flops_f16,
-        target.bandwidth, target.l2_cache_bytes,
+        target.name, target.arch, target.units, target.peak(), target.peak("bf16", 16),
+        target.peak_bandwidth, target.l2_cache_bytes,
     )  # fmt: skip

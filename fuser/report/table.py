@@ -65,7 +65,7 @@ def _rows(
         yield (
             "latency",
             f"{milliseconds(latency.median)} median, {milliseconds(latency.p90)} p90"
-            f"  ({latency.iterations} runs)",
+            f"  ({counted(latency.iterations, 'run')})",
         )
     yield "peak memory", byte_size(report.peak_memory_bytes)
     for note in report.fallbacks:

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fuser.graph.units import microseconds
+from fuser.graph.units import byte_size, microseconds
 from fuser.report.groups import groups
 from fuser.report.markup import percent
 from fuser.report.record import Record
 from fuser.runtime.plan_report import Device
 
-Bound = Literal["bandwidth", "arithmetic", "latency", "parallelism"]
+Bound = Literal["bandwidth", "arithmetic", "cache", "latency", "parallelism"]
+COMPUTING = ("contraction", "conv", "attention")
+"""Kinds of kernels that mostly multiply."""
 COSTLIEST = 3
 """Kernels that a report has a verdict on."""
 FAR = 3.0
@@ -24,8 +26,9 @@ SHORT_US = {"cuda": 10.0, "cpu": 20.0}
 @dataclass(frozen=True)
 class Measured:
     """A kernel that was timed, or several of equal code, whose times and bytes are added up. at:
-    the place of the first in a run; dram: predicted bytes; programs: of a grid; count: of kernels;
-    nodes: of the model, in words. Times in microseconds."""
+    the place of the first in a run; dram: bytes that cross to memory, predicted; programs: of a
+    grid; moved: bytes that it reads and writes; count: of kernels; nodes: of the model, in words.
+    Times in microseconds."""
 
     at: int
     label: str
@@ -34,8 +37,14 @@ class Measured:
     least: float
     dram: int
     programs: int
+    moved: int = 0
     count: int = 1
     nodes: str = ""
+
+    @property
+    def cached(self) -> int:
+        """Bytes that stay in the cache."""
+        return max(0, self.moved - self.dram)
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,8 @@ class Verdict:
         one = self.kernel
         spent = f"{microseconds(one.time)} ({percent(one.time, run_us)})"
         near = f"{percent(self.reached, 1.0)} of what is possible"
+        if self.bound == "cache":  # whose rate is no part of the least time
+            near = f"where {byte_size(one.cached)} stay"
         change = f"; {self.change}" if self.change else ""
         nodes = f", {one.nodes}" if one.nodes else ""
         return f"{one.label}{nodes}: {spent}, bound by {self.bound}, {near}{change}"
@@ -66,7 +77,8 @@ def of_record(record: Record) -> list[Verdict]:
     kernels = [
         Measured(
             group.launches[0].at, group.title, group.launches[0].kind, group.time, group.roofline,
-            group.dram, group.launches[0].programs, len(group.launches), group.nodes,
+            group.dram, group.launches[0].programs, group.boundary, len(group.launches),
+            group.nodes,
         )
         for group in groups(record)
     ]  # fmt: skip
@@ -94,19 +106,21 @@ def _bound(one: Measured, target: Device) -> Bound:
             return "parallelism"
         if one.time / one.count < SHORT_US.get(target.name, 0.0):
             return "latency"
+        if one.kind not in COMPUTING and one.cached > one.dram:
+            return "cache"
     moving = one.dram / target.bandwidth * 1e6 if target.bandwidth else 0.0
     return "bandwidth" if moving >= 0.999 * one.least > 0 else "arithmetic"
 
 
 def _change(one: Measured, bound: Bound, target: Device, precision: str) -> str:
-    computes = one.kind in ("contraction", "conv", "attention")
+    computes = one.kind in COMPUTING
     if bound == "parallelism":
         return f"{one.programs} blocks for {target.units} units: a larger batch fills them"
     if bound == "latency":
         return "a larger batch takes hardly longer"
     if bound == "bandwidth" and computes and target.name == "cpu" and precision == "model":
         return "--precision int8w reads a quarter of the weights; a larger batch shares them"
-    if bound == "bandwidth":
+    if bound in ("bandwidth", "cache"):
         return "a model of 16-bit floats moves half of the bytes"
     if computes and target.name == "cpu" and precision == "model":
         return "--precision bf16 multiplies faster where the processor has instructions for it"

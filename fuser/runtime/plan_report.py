@@ -44,7 +44,9 @@ class KernelReport:
     workspace and its sum) share it. nodes: what it computes, by the names in the model. boundary:
     distinct bytes through memory. reread: bytes that blocks fetch again, from the cache. dram: of
     the boundary what crosses to memory, in the steady state. roofline_us: the least time.
-    time_us: measured, where it was; share: of the sum of all. counters: measured, by name.
+    flops: what its operators ask for; algorithm: how else it computes ("winograd", "split k 4"),
+    which roofline_us is of. time_us: measured, where it was; share: of the sum of all. counters:
+    measured, by name.
     """
 
     name: str
@@ -62,6 +64,7 @@ class KernelReport:
     time_us: float | None = None
     share: float | None = None
     counters: dict[str, float] | None = None
+    algorithm: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, the keys in the order of the schema."""
@@ -74,6 +77,7 @@ class KernelReport:
             "reread_bytes": self.reread,
             "dram_bytes": asdict(self.dram),
             "flops": self.flops,
+            "algorithm": self.algorithm,
             "roofline_us": self.roofline_us,
             "programs": self.programs,
             "time_us": self.time_us,
@@ -117,9 +121,9 @@ class RegionReport:
 
 @dataclass(frozen=True)
 class Profiled:
-    """How kernels were measured. iterations: runs that each time is the median of. kernels_us: sum
-    of the times. device_us: of a run on a GPU, with its data in place. counters: what read them;
-    missing: why nothing did."""
+    """How kernels were measured. iterations: runs; times are those of the one whose sum is the
+    median. kernels_us: that sum. device_us: of a run on a GPU, with its data in place. counters:
+    what read them; missing: why nothing did."""
 
     iterations: int
     kernels_us: float

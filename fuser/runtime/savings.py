@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fuser.graph.units import byte_size, milliseconds
+from fuser.graph.units import byte_size, counted, milliseconds
 from fuser.runtime.latency import Latency
 
 MIN_DRAM_SHARE = 0.02
@@ -17,6 +17,9 @@ MIN_DRAM_SHARE = 0.02
 NOISE = 1.02
 """Times as long as the plan without fusion from which on the fused one counts as slower."""
 
+
+MIN_RUNS = 5
+"""Of each plan, for one of them to count as slower."""
 
 Words = tuple[str, str]
 """What is better, and what is worse."""
@@ -84,7 +87,7 @@ def savings(
         found.append(line("DRAM", dram, byte_size, ("less", "more"), note))
     if fused and alone:
         ends = alone.median, fused.median
-        note = f"medians of {fused.iterations} runs each, in turns"
+        note = f"medians of {counted(fused.iterations, 'run')} each, in turns"
         told = ratio(*ends, ("faster", "slower"))
         before, after = map(milliseconds, ends)
         found.append(Saved("time", before, after, told, note))
@@ -93,7 +96,9 @@ def savings(
 
 def is_slower(fused: Latency | None, alone: Latency | None) -> bool:
     """Whether the fused plan was measured to be slower than the plan without fusion."""
-    return bool(fused and alone and fused.median > NOISE * alone.median)
+    if not fused or not alone or min(fused.iterations, alone.iterations) < MIN_RUNS:
+        return False
+    return fused.median > NOISE * alone.median
 
 
 def ratio(before: float, after: float, words: Words) -> str:

@@ -21,11 +21,13 @@ Number = Callable[[int], int]
 
 @dataclass
 class Work:
-    """flops: of floats, a multiply-add is two. accessed: bytes of loads, stores and atomics, each
-    as often as it runs, masked elements too. moved: of each buffer at most the bytes that its views
-    span. exact: whether the number of iterations is known of all loops."""
+    """flops: of floats, a multiply-add is two. dots: those of them that dots do. accessed: bytes of
+    loads, stores and atomics, each as often as it runs, masked elements too. moved: of each buffer
+    at most the bytes that its views span. exact: whether the number of iterations is known of all
+    loops."""
 
     flops: int = 0
+    dots: int = 0
     accessed: int = 0
     moved: int = 0
     exact: bool = True
@@ -38,7 +40,9 @@ def count(kernel: Kernel, number: Number) -> Work:
     spans: dict[tuple[Buffer, bool], int] = {}
     programs = math.prod(number(extent) for extent in kernel.grid)
     for op, times in _runs(kernel.body, programs, number, work):
-        work.flops += times * _flops(op)
+        flops = times * _flops(op)
+        work.flops += flops
+        work.dots += flops if isinstance(op, ops.Dot) else 0
         for view, writes in accesses(op):
             size = _elements(op) * view.dtype.bytes
             work.accessed += times * size

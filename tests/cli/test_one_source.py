@@ -60,6 +60,40 @@ def test_doors_agree(fuser: Fuser, tmp_path: Path, name: str) -> None:
     assert head == byte_size(explained["bytes"])
 
 
+@pytest.mark.parametrize("name", ["mlp", "conv_block", "tiny_llama"])
+def test_doors_agree_on_a_pin(fuser: Fuser, tmp_path: Path, name: str) -> None:
+    """What it changed are the figures of the plans without and with it."""
+    path = tmp_path / f"{name}.onnx"
+    save(build(name, **TINY.get(name, {})), path)
+
+    def told(*words: str) -> Mapping[str, Any]:
+        code, out, err = fuser(words[0], path, "--device", "cpu", "--json", *words[1:])
+        assert code == 0, err
+        found: Mapping[str, Any] = json.loads(out)
+        return found
+
+    free, explained = told("run", "--iterations", "0"), told("explain")
+    assert free["forced"] is None and explained["forced"] is None
+    pairs = [one["nodes"][:2] for one in free["launches"] if len(one["nodes"]) > 1]
+    wish = [word for one, other in pairs for word in ("--forbid", f"{one},{other}")]
+    forced, why = told("run", "--iterations", "0", *wish), told("explain", *wish)
+    report = told("report", "--iterations", "0", *wish)
+    change = forced["forced"]
+    assert change == why["forced"] == report["forced"]
+    assert change["kernels"] == {
+        "unforced": len(free["launches"]), "forced": len(forced["launches"])
+    }  # fmt: skip
+    assert change["kernels"]["forced"] > change["kernels"]["unforced"]
+    moved = {way: plan["boundary_bytes"]["after"] for way, plan in _ways(free, forced)}
+    assert change["bytes"] == moved == {way: plan["bytes"] for way, plan in _ways(explained, why)}
+    assert change["seconds"] == {way: plan["seconds"] for way, plan in _ways(explained, why)}
+    assert change["seconds"]["forced"] == report["details"]["seconds"]
+
+
+def _ways(free: Mapping[str, Any], forced: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [("unforced", free), ("forced", forced)]
+
+
 def _figures(launch: Mapping[str, Any]) -> list[Any]:
     keys = ("name", "boundary_bytes", "reread_bytes", "dram_bytes", "flops", "roofline_us")
     return [launch[key] for key in keys]

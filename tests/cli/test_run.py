@@ -34,7 +34,7 @@ SCHEMA_KEYS = [
 
 LAUNCH_KEYS = [
     "name", "region", "kind", "nodes", "boundary_bytes", "reread_bytes", "dram_bytes", "flops",
-    "roofline_us", "programs", "time_us", "share", "counters", "schedule",
+    "algorithm", "roofline_us", "programs", "time_us", "share", "counters", "schedule",
 ]  # fmt: skip
 
 

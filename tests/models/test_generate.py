@@ -127,7 +127,8 @@ def test_text_is_that_of_the_tokens(
     )
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[0] == " ".join(f"w{token}" for token in wanted)
-    assert steps[:3] == ["building small_llama", "compiling", "reading 5 tokens"]
+    assert steps[:2] == ["building small_llama", "compiling"]
+    assert "reading 5 tokens" in steps[2:]
 
 
 def test_what_does_not_go_together_is_refused(tokenizer: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from fuser.frontends.onnx.model import open_model
 from fuser.partition import Options, partition
 from fuser.pipeline.kernels import emit_programs
-from fuser.pipeline.outline import Unfused, outline
+from fuser.pipeline.outline import Alternative, outline
 from fuser.report.build import Planned, report_on
 from fuser.runtime.plan_report import Report
 from fuser.target import SM_90A, X86_64_V4, Target
@@ -23,7 +23,7 @@ def report_of(text: str, target: Target) -> Report:
     cut = partition(graph, target)
     programs = emit_programs(cut, target)
     fused = Planned(cut, programs, outline(cut, programs, target))
-    return report_on(fused, Unfused.of(graph, target, Options()).planned(), {}, 0.0, 0)
+    return report_on(fused, Alternative.unfused(graph, target, Options()).planned(), {}, 0.0, 0)
 
 
 F = 4  # bytes of a float

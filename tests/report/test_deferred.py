@@ -12,9 +12,9 @@ import pytest
 
 import fuser
 from fuser.pipeline import reporting
-from fuser.pipeline.outline import KEPT_BYTES, Unfused
+from fuser.pipeline.outline import KEPT_BYTES
+from fuser.pipeline.reporting import Reporting
 from fuser.report import build as build_report
-from fuser.report.build import Planned
 from fuser.runtime.deferred import Deferred
 from models import build
 
@@ -63,9 +63,10 @@ def test_weights_are_not_kept_for_it(model: onnx.ModelProto) -> None:
     report = plan._reported
     assert isinstance(report, Deferred) and report._make is not None
     cells = [cell.cell_contents for cell in report._make.__closure__ or ()]
-    (graph,) = (cell.cut.graph for cell in cells if isinstance(cell, Planned))
-    (unfused,) = (cell.graph for cell in cells if isinstance(cell, Unfused))
-    for nodes, most in ((graph.nodes, 0), (unfused.nodes, KEPT_BYTES)):
+    (kept,) = (cell for cell in cells if isinstance(cell, Reporting))
+    assert kept.unfused is not None
+    graphs = (kept.fused.cut.graph, 0), (kept.unfused.graph, KEPT_BYTES)
+    for nodes, most in ((graph.nodes, most) for graph, most in graphs):
         arrays = [node.attrs["value"] for node in nodes if node.op == "constant"]
         assert arrays and all(_is_small(a, most) for a in arrays)
     plan.report()

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import fuser
+from fuser.report.beside import measure
 from fuser.report.groups import groups
-from fuser.report.profile import time_kernels
 from fuser.report.record import Record
 from fuser.report.verdict import of_record
 from models import build, save
@@ -21,7 +21,7 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
     save(build("conv_block"), path)
     plan = fuser.compile(path, device="cpu", numerics="fast")
     report = plan.report()
-    time_kernels(report, plan, plan.random_feeds(0), 1)
+    measure(report, plan, plan.random_feeds(0), 1, kernels="own")
     return Record(report.to_dict())
 
 
@@ -33,7 +33,7 @@ def test_kernels_of_a_region_have_names_and_groups_of_their_own(record: Record) 
     for group in found:
         assert len({one.own.split(".")[1] for one in group.launches}) == 1, "unlike kernels"
     assert sorted(one.own for group in found for one in group.launches) == names
-    assert [group.title for group in found if len(group.launches) == 2] == ["conv_0.2 x 2"]
+    assert [group.title for group in found if len(group.launches) == 2] == ["conv_0.2, winograd x 2"]
 
 
 def test_verdicts_are_of_groups(record: Record) -> None:
@@ -42,5 +42,5 @@ def test_verdicts_are_of_groups(record: Record) -> None:
         one["time_us"] = time
     first = of_record(Record(record.data | {"launches": launches}))[0]
     assert (first.kernel.at, first.kernel.time, first.kernel.count) == (1, 16.0, 2)
-    assert first.sentence(31.0).startswith("conv_0.2 x 2, /conv{1,2}/Conv … ")
+    assert first.sentence(31.0).startswith("conv_0.2, winograd x 2, /conv{1,2}/Conv … ")
     assert of_record(Record(record.data | {"target": None})) == []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,14 +12,8 @@ import fuser
 from fuser.backend.cpu.host import host_target
 from fuser.frontends.onnx.model import open_model
 from fuser.partition import Options
-from fuser.pipeline.outline import Unfused as Outlined
-from fuser.report.beside import (
-    MAX_COMPILE_S,
-    ROUNDS,
-    add_unfused,
-    kernels_in_turns,
-    latencies,
-)
+from fuser.pipeline.outline import Alternative
+from fuser.report.beside import MAX_COMPILE_S, measure
 from fuser.report.build import launch_figures
 from fuser.runtime.latency import Latency
 from fuser.runtime.plan import Plan
@@ -73,6 +65,7 @@ def test_ratios() -> None:
     assert ratio(10, 5, words) == "2.00x fewer" and ratio(5, 10, words) == "2.00x more"
     assert ratio(5, 5, words) == ratio(0, 5, words) == ratio(5, 0, words) == ""
     assert is_slower(latency(1.03), latency(1.0)) and not is_slower(latency(1.01), latency(1.0))
+    assert not is_slower(Latency(9.0, 9.0, 9.0, 4), latency(1.0)), "too few runs"
     assert not is_slower(None, latency(1.0)) and not is_slower(latency(1.0), None)
 
 
@@ -89,35 +82,22 @@ def test_before_is_what_a_run_without_fusion_launches(name: str) -> None:
     assert told.dram.before == run.dram.after
     for saved in (told.boundary, told.dram, told.dram_cold, run.boundary, run.dram):
         assert saved.floor <= min(saved.before, saved.after)
-    outlined = Outlined.of(model.graph(dims), host_target(), Options()).planned()
+    outlined = Alternative.unfused(model.graph(dims), host_target(), Options()).planned()
     figures = launch_figures(outlined).launches
     assert [(one.boundary, one.dram, one.flops) for one in figures] == [
         (one.boundary, one.dram, one.flops) for one in run.launches
     ]
 
 
-class Ticking:
-    """A plan whose runs take a time that a clock is told of."""
-
-    now = 0.0
-
-    def __init__(self, seconds: float, order: list[float]) -> None:
-        self.seconds, self.order = seconds, order
-
-    def run(self, feeds: Mapping[str, Any]) -> None:
-        Ticking.now += self.seconds
-        self.order.append(self.seconds)
-
-
-def test_plans_are_timed_in_turns() -> None:
-    order: list[float] = []
-    plans = [Ticking(0.001, order), Ticking(0.004, order)]
-    fast, slow = latencies(plans, {}, 12, 1, clock=lambda: Ticking.now)
-    assert (fast.median, slow.median) == (pytest.approx(1.0), pytest.approx(4.0))
-    assert fast.iterations == slow.iterations == 12
-    timed = order[2:]
-    changes = sum(a != b for a, b in itertools.pairwise(timed))
-    assert changes == 2 * ROUNDS - 1 and timed.count(0.001) == 12
+def test_constants_of_many_axes() -> None:
+    shape = (*(1,) * 40, 300, 50)
+    weights = (np.ones(shape) * np.arange(50)).astype(np.float32)
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    g (float[300, 50] x) => (float y) { y = Add(x, w) }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    report = fuser.compile(model, device="cpu").report()
+    assert report.kernels == Saving(1, 1) and report.boundary.before == 3 * 4 * 300 * 50
 
 
 def small() -> Plan:
@@ -132,7 +112,7 @@ def test_the_unfused_plan_is_run_beside_the_other() -> None:
     def alone() -> Plan:
         return fuser.compile(build("mlp"), device="cpu", dims={"batch": 2}, fusion=False)
 
-    add_unfused(report, plan, alone, feeds, 3, kernels=True)
+    measure(report, plan, feeds, 3, unfused=alone, kernels="both")
     assert report.unfused is not None and report.unfused.latency_ms is not None
     assert report.latency_ms is not None and report.latency_ms.iterations == 3
     assert len(report.unfused.launches) == report.kernels.before == alone().launches
@@ -154,10 +134,10 @@ def test_a_plan_that_is_not_made_is_said() -> None:
     feeds = {name: np.asarray(array) for name, array in plan.random_feeds(0).items()}
     slow = plan.report()
     slow.compile_s = MAX_COMPILE_S + 1
-    add_unfused(slow, plan, never, feeds, 2)
+    measure(slow, plan, feeds, 2, unfused=never)
     failed = plan.report()
     failed.compile_s = 0.0
-    add_unfused(failed, plan, broken, feeds, 2)
+    measure(failed, plan, feeds, 2, unfused=broken)
     for report, words in ((slow, "is predicted"), (failed, "does not compile: ")):
         assert report.unfused is not None and words in report.unfused.note
         assert report.latency_ms is not None and report.unfused.latency_ms is None

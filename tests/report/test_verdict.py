@@ -37,6 +37,30 @@ def test_bounds(one: Measured, device: Device, precision: str, bound: str, chang
     assert found.reached == pytest.approx(one.least / one.time)
 
 
+@pytest.mark.parametrize(
+    ("kind", "moved", "dram", "bound"),
+    [
+        ("map", 4_000_000, 0, "cache"),
+        ("reduce", 4_000_000, 1_900_000, "cache"),
+        ("map", 4_000_000, 4_000_000, "bandwidth"),  # nothing stays
+        ("conv", 4_000_000, 0, "arithmetic"),
+    ],
+)
+def test_bytes_that_stay_in_the_cache(kind: str, moved: int, dram: int, bound: str) -> None:
+    """They have no term in the least time, which says little of such a kernel then."""
+    least = max(5.0, dram / CPU.bandwidth * 1e6)
+    one = Measured(0, "k", kind, 1000.0, least, dram, 1000, moved)
+    found = verdict(one, CPU)
+    assert found.bound == bound
+    said = found.sentence(2000.0)
+    assert ("of what is possible" in said) == (bound != "cache")
+    if bound == "cache":
+        size = "4.00 MB" if not dram else "2.10 MB"
+        assert said.startswith(
+            f"k: 1.00 ms (50.0 %), bound by cache, where {size} stay; a model of"
+        )
+
+
 def test_the_costliest_come_first() -> None:
     kernels = [kernel("map", time, 1, 1000) for time in (3.0, 0.0, 9.0, 5.0, 7.0)]
     assert [item.kernel.time for item in verdicts(kernels, GPU)] == [9.0, 7.0, 5.0]

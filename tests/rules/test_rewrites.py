@@ -193,6 +193,17 @@ def _halves(rng: np.random.Generator) -> None:
     exact = (x / np.float32(1e5)).astype(np.float16).astype(float) ** 2 - 1
     assert np.abs(have - exact).max() < np.abs(rounded - exact).max()
 
+    def inside(mode: Mode) -> tuple[Array, Array]:
+        """A cast that is no operator of the model, but gives a result its dtype."""
+        case = Case(mode)
+        y = case.b.narrowed(case.b.map("add", case.input(x), 1.0), dtypes.f16)
+        have, *_ = case.run(case.b.cast(y, dtypes.f32))
+        with np.errstate(over="ignore"):
+            return have, evaluate(case.graph, case.feeds)["y"]
+
+    assert np.array_equal(*inside("strict"))
+    assert np.array_equal(inside("model")[0], x + 1)
+
 
 @of("short_functions")
 def _short(rng: np.random.Generator) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,11 @@ from fuser.backend.cores import available_cores
 from fuser.backend.features import missing_features
 from fuser.target import Target, cpu_target
 
-_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_CPU = Path("/sys/devices/system/cpu")
+_CACHES = _CPU / "cpu0/cache"
+USUAL_CLOCK = 3.7e9
+"""Cycles a second that cores of servers reach, where the system does not say: most virtual machines
+hide it, and tell the rate of the time stamp counter for it, which is lower."""
 
 
 @functools.cache
@@ -33,7 +38,17 @@ def host_target() -> Target:
         name, spelled, available_cores(), bits, l1_bytes=l1 or 32 << 10, l2_bytes=l2 or 1 << 20,
         vector_registers=32 if bits in (128, 512) else 16,
     )  # fmt: skip
-    return replace(target, l2_cache_bytes=cache_bytes(3))
+    return replace(target, l2_cache_bytes=cache_bytes(3), clock=fastest_clock())
+
+
+def fastest_clock(folder: Path = _CPU) -> float:
+    """Cycles a second that the fastest core may reach, as the system's governor knows it, else
+    USUAL_CLOCK."""
+    found = []
+    for file in folder.glob("cpu[0-9]*/cpufreq/cpuinfo_max_freq"):
+        with suppress(OSError, ValueError):
+            found.append(int(file.read_text()) * 1e3)
+    return max(found, default=0.0) or USUAL_CLOCK
 
 
 def cache_bytes(level: int) -> int:

@@ -26,7 +26,7 @@ from fuser.pipeline.compiler import Progress, quiet
 from fuser.pipeline.devices import Device, choose_target
 from fuser.pipeline.fusion import Fusing, Fusion
 from fuser.pipeline.precision import Precision
-from fuser.report.report import Report, Saving, Traffic
+from fuser.report.report import KernelReport, RegionReport, Report, Saving, Traffic
 from fuser.runtime.inputs import random_feeds
 from fuser.runtime.latency import Latency
 from fuser.runtime.plan import Plan
@@ -121,12 +121,12 @@ class HostedPlan(Running):
         return Latency(float(median), float(p90), float(p99), len(times))
 
     def report(self) -> Report:
-        """What fusion saved in the parts that are compiled, and what the host ran. Raises
-        UsageError before a run: nothing is compiled then."""
+        """What fusion saved in the parts that are compiled, of all sizes that ran so far, and what
+        the host ran. Raises UsageError before a run: nothing is compiled then."""
         parts = [plan.report() for plan in self.plans]
         if not (parts or self.fallbacks):
             raise UsageError("nothing ran yet", hint="run it first: kernels are made then")
-        regions = [region for part in parts for region in part.regions]
+        regions, launches = _renumbered(parts)
         notes = [note for part in parts for note in part.fallbacks]
         return Report(
             model=self.name,
@@ -138,14 +138,16 @@ class HostedPlan(Running):
             compile_s=sum(part.compile_s for part in parts),
             cache_hits=_sum(parts, "cache_hits"),
             peak_memory_bytes=_sum(parts, "peak_memory_bytes"),
-            regions=tuple(dataclasses.replace(r, id=i) for i, r in enumerate(regions)),
+            regions=regions,
             fallbacks=(*notes, *(f"{note} runs on the host" for note in self.fallbacks)),
             dims=self._ran,
             precision=parts[0].precision if parts else "model",
             tuned=tuple(item for part in parts for item in part.tuned),
             target=parts[0].target if parts else None,
             threads=parts[0].threads if parts else None,
-            launches=tuple(launch for part in parts for launch in part.launches),
+            numerics=parts[0].numerics if parts else "model",
+            rewrites=tuple(item for part in parts for item in part.rewrites),
+            launches=launches,
             boundary=_added(parts, "boundary"),
             dram=_added(parts, "dram"),
             dram_cold=_added(parts, "dram_cold"),
@@ -205,6 +207,19 @@ def _sizes(inputs: Sequence[TensorInfo], feeds: Mapping[str, Any]) -> dict[str, 
         for dim, size in zip(info.shape, np.shape(feeds[info.name]), strict=False)
         if isinstance(dim, str)
     }
+
+
+def _renumbered(
+    parts: Sequence[Report],
+) -> tuple[tuple[RegionReport, ...], tuple[KernelReport, ...]]:
+    """The regions and launches of all parts. Each part counts its regions from 0."""
+    regions: list[RegionReport] = []
+    launches: list[KernelReport] = []
+    for part in parts:
+        own = {region.id: len(regions) + at for at, region in enumerate(part.regions)}
+        regions += [dataclasses.replace(item, id=own[item.id]) for item in part.regions]
+        launches += [dataclasses.replace(item, region=own[item.region]) for item in part.launches]
+    return tuple(regions), tuple(launches)
 
 
 def _added(parts: Sequence[Report], name: str) -> Traffic:
