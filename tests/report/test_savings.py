@@ -142,26 +142,3 @@ def test_a_plan_that_is_not_made_is_said() -> None:
         assert report.unfused is not None and words in report.unfused.note
         assert report.latency_ms is not None and report.unfused.latency_ms is None
         assert "time" not in [line.label for line in report.savings()]
-
-
-def test_kernels_of_two_plans_are_timed_in_turns() -> None:
-    """A disturbance that lasts for one turn is in no median."""
-    called: list[tuple[str, int]] = []
-
-    class Disturbed:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def profile_kernels(self, feeds: object, *, iterations: int) -> list[tuple[str, float]]:
-            called.append((self.name, iterations))
-            slow = 100.0 if len(called) in (3, 4) else 1.0
-            return [(f"{self.name}_0", 2 * slow), (f"{self.name}_1", 3 * slow)]
-
-    plans = [Disturbed("a"), Disturbed("b")]
-    assert kernels_in_turns(plans, {}, 12) == [
-        [(f"{name}_0", 2.0), (f"{name}_1", 3.0)] for name in "ab"
-    ]
-    assert called == [("a", 2), ("b", 2)] * ROUNDS
-    called.clear()
-    kernels_in_turns(plans, {}, 3)
-    assert called == [("a", 1), ("b", 1)] * 3
