@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from fuser.graph.ir import Graph
@@ -15,7 +16,8 @@ from fuser.tilegen.work import count
 def algorithms(graph: Graph, programs: Sequence[TileProgram]) -> dict[int, str]:
     """The algorithm of each region that has one by name, for all of its kernels: "winograd",
     "digits" (whole numbers for a row by 4-bit weights), "split k 4", "stream k"."""
-    split = {name for item in graph.rewritten if item.rule == "split_k" for name in item.nodes}
+    rules = ("split_k", "split_contractions")
+    split = {name for item in graph.rewritten if item.rule in rules for name in item.nodes}
     found: dict[int, str] = {}
     for item in programs:
         if name := _algorithm(item, split):
@@ -39,8 +41,8 @@ def _parts(region: Region, split: set[str]) -> int:
     """Into how many parts a pass has cut the sums of a matmul of the region."""
     for node in region.anchors:
         if node.op == "dot_general" and split.intersection(node.origin):
-            batch = node.attrs["lhs_batch"]
-            return size_hint(node.inputs[0].shape[batch[0]]) if batch else 1
+            shape = node.inputs[0].shape
+            return size_hint(math.prod(shape[axis] for axis in node.attrs["lhs_batch"]))
     return 1
 
 

@@ -259,20 +259,22 @@ def _above(record: Record) -> str:
     if not found:
         return ""
     named = [
-        tag("a", escaped(one.own), href=f"#{one.id}")
-        + escaped("".join(f", {name}" for name in record.methods(one)))
+        tag("a", escaped(one.own), href=f"#{one.id}") + _algorithm(one)
         for one in found[:MOST_ABOVE]
     ]
     more = [f"{len(found) - MOST_ABOVE} more"] if len(found) > MOST_ABOVE else []
     said = (
         "Faster than their roofline, shown as 100 % and as rings: "
         + "; ".join([*named, *more])
-        + ". A roofline is of the operations that the nodes ask for, at the peak rate of the"
+        + ". A roofline is of the operations that the algorithm needs, at the peak rate of the"
         " device, and of bytes that are predicted; a cache may keep more of them."
     )
-    if any("Winograd" in record.methods(one) for one in found):
-        said += " Winograd computes a convolution with fewer operations than its nodes ask for."
     return tag("p", said, class_="note")
+
+
+def _algorithm(one: Launch) -> str:
+    """How a kernel computes, behind its name; empty where it is as its nodes say."""
+    return escaped(f", {one.algorithm}") if one.algorithm else ""
 
 
 def _bytes(record: Record) -> str:
@@ -326,7 +328,7 @@ def _kernels(record: Record) -> str:
         bar = tag("span", style=f"width:{100 * group.time / most:.1f}%",
                   class_=f"share {kind_class(one.kind)}")  # fmt: skip
         rows.append((
-            str(one.at), _row_name(record, group), escaped(one.kind),
+            str(one.at), _row_name(group), escaped(one.kind),
             microseconds(group.time) if measured else "–",
             f"{percent(group.time, record.total)}{bar}", microseconds(group.roofline),
             percent(group.reached, 1.0) if measured else "–",
@@ -345,12 +347,11 @@ def _kernels(record: Record) -> str:
     )  # fmt: skip
 
 
-def _row_name(record: Record, group: Group) -> str:
+def _row_name(group: Group) -> str:
     """The name of a row's kernels, how they compute, their nodes, and links to all."""
     one, *others = group.launches
     count = f" x {len(group.launches)}" if others else ""
-    ways = "".join(f", {name}" for name in record.methods(one))
-    parts = [tag("a", escaped(one.own), href=f"#{one.id}"), escaped(count + ways)]
+    parts = [tag("a", escaped(one.own), href=f"#{one.id}"), escaped(count), _algorithm(one)]
     parts.append(tag("small", escaped(group.nodes)))
     if others:
         links = ", ".join(tag("a", escaped(each.own), href=f"#{each.id}") for each in others)
