@@ -234,7 +234,7 @@ def roofline(record: Record) -> str:
             tag("circle", cx=x, cy=at, r=radius, class_="above" if one.is_above else "bar"),
             said=f"{about(one, record.total)}; {operations(one.flops, 'FLOP')},"
             f" {byte_size(one.dram)} of DRAM"
-            + "".join(f"; {name}" for name in record.methods(one))
+            + (f"; {one.algorithm}" if one.algorithm else "")
             + ("; faster than its roofline, drawn at it" if one.is_above else ""),
         ))  # fmt: skip
     label = f"Roofline of {len(shown)} kernels"

@@ -45,9 +45,8 @@ def panels(record: Record) -> dict[int, str]:
 
 
 def _panel(record: Record, one: Launch, refusals: Sequence[RefusalRow]) -> str:
-    methods = record.methods(one)
     facts = [
-        ("symbol", one.name), *((("computed by", ", ".join(methods)),) if methods else ()),
+        ("symbol", one.name), *((("computed by", one.algorithm),) if one.algorithm else ()),
         ("time", "not measured" if one.time is None else microseconds(one.time)),
         ("share", percent(one.shown_time, record.total)),
         ("roofline", microseconds(one.roofline)),

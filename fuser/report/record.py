@@ -20,11 +20,6 @@ from fuser.runtime.savings import Saved, Saving, Traffic, is_slower, savings
 MOST_SHOWN = 200
 THREE = ("before", "after", "floor")
 TIMES = ("median", "p90", "p99", "iterations")
-METHODS = {
-    "conv": {"winograd": "Winograd", "split_contractions": "split k"},
-    "contraction": {"split_k": "split k", "split_contractions": "split k"},
-}
-"""What rewrites are called, by the kind of the kernel that they change."""
 MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
@@ -47,7 +42,6 @@ FIELDS: dict[str, Any] = {
     **{f"unfused?.launches.*.{key}": str for key in ("name", "kind")},
     "unfused?.launches.*.nodes": _NAMES, "unfused?.launches.*.time_us": _NUMBER,
     "dims": dict, "fallbacks": _NAMES, "precision": str, "numerics?": str, "model": str,
-    "rewrites?.*.rule": str, "rewrites?.*.nodes": _NAMES,
     **{f"critical_path?.{key}": _NUMBER for key in ("us", "total_us", "data_us", "overlap_us")},
     **{f"critical_path?.{key}.*.node": int for key in ("kernels", "off")},
     "critical_path?.off.*.overlap_us": _NUMBER,
@@ -190,17 +184,6 @@ class Record:
         off = ((self.launches[item["node"]], item["overlap_us"]) for item in found["off"])
         return on, tuple(off)
 
-    def methods(self, one: Launch) -> list[str]:
-        """By what a kernel computes otherwise than its nodes say: "Winograd", "split k"."""
-        found = [f"split k by {one.schedule['split_k']}"] if "split_k" in one.schedule else []
-        found += ["stream k"] if "stream_k" in one.schedule else []
-        words = METHODS.get(one.kind, {})
-        for item in self.data.get("rewrites") or ():
-            word = words.get(item["rule"])
-            if word and word not in found and set(item["nodes"]).intersection(one.nodes):
-                found.append(word)
-        return found
-
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
         names = own_names((item["kind"], item["region"]) for item in self.data["launches"])
@@ -214,18 +197,6 @@ class Record:
             )
             for at, item in enumerate(self.data["launches"])
         )  # fmt: skip
-
-    @cached_property
-    def names(self) -> list[str]:
-        """A name for each launch that no other has: its region, as `fuser explain` calls it, and a
-        number where a region has several kernels."""
-        sizes, seen = Counter(one.region for one in self.launches), Counter[int]()
-        found = []
-        for one in self.launches:
-            seen[one.region] += 1
-            part = f".{seen[one.region]}" if sizes[one.region] > 1 else ""
-            found.append(f"{one.label}{part}")
-        return found
 
     @property
     def title(self) -> str:

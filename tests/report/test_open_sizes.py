@@ -134,7 +134,7 @@ def test_a_model_with_parts_on_the_host() -> None:
         reports.append(plan.report())
     report, alone = reports
     assert_before_is(report, alone)
-    names = Record(report.to_dict()).names
+    names = [one.own for one in Record(report.to_dict()).launches]
     assert len(set(names)) == len(names) == report.kernels.after >= 2
 
     def unfused() -> HostedPlan:

@@ -61,14 +61,11 @@ def test_every_row_has_a_name_and_a_panel_of_its_own(data: dict[str, Any]) -> No
     assert "/conv{1,2}/Conv" in both
 
 
-def test_ways_to_compute_are_named(data: dict[str, Any]) -> None:
-    assert all(Record(data).methods(one) == ["Winograd"] for one in Record(data).launches)
-    split = changed(data, schedule={"split_k": 4, "stream_k": 8}, kind="contraction")
-    assert split.methods(split.launches[0]) == ["split k by 4", "stream k"]
-    rewrites = [{"rule": "split_k", "kind": "order", "nodes": ["/conv1/Conv"]}]
-    told = Record(split.data | {"rewrites": rewrites})
-    assert "split k" in told.methods(told.launches[0])
-    assert "split k" not in told.methods(told.launches[3])
+def test_algorithms_are_named(data: dict[str, Any]) -> None:
+    text = page(changed(data, algorithm="split k 4"))
+    assert text.count("<dt>computed by</dt><dd>split k 4</dd>") == 6
+    assert "conv_0.1</a>, split k 4<small>" in text and "</a> x 2, split k 4<small>" in text
+    assert "computed by" not in page(changed(data, algorithm=""))
 
 
 def test_no_kernel_is_drawn_above_its_roofline_without_a_word(data: dict[str, Any]) -> None:
@@ -84,7 +81,18 @@ def test_no_kernel_is_drawn_above_its_roofline_without_a_word(data: dict[str, An
         assert shares and max(shares) <= 100
         for tops, ats in re.findall(r'cy="([\d.]+)" r="3".*?cy="([\d.]+)"', text):
             assert float(ats) >= float(tops)
-    assert "conv_0.1</a>, Winograd" in page(above)
+    assert "conv_0.1</a>, winograd" in page(above)
+
+
+def test_kernels_that_need_fewer_operations_are_named(data: dict[str, Any]) -> None:
+    """At 5 µs and a peak of 2e11 a second, more than 10^6 operations are above the line."""
+    target = data["target"] | {"flops_f32": 2e11, "flops_f16": 1e11}
+    moved = {"read": 1000, "written": 1000}
+    for flops, words in ((10**6, False), (2 * 10**6, True)):
+        record = Record(changed(data, flops=flops, dram_bytes=moved).data | {"target": target})
+        text = page(record)
+        assert ("may be above the lines: " in text) == words
+        assert ('lines: <a href="#k0">conv_0.1</a>, winograd; ' in text) == words
 
 
 def test_the_command_explains_the_kernel(
@@ -165,4 +173,4 @@ def test_pictures_of_the_docs_are_files_of_their_own(data: dict[str, Any]) -> No
         kinds = {element.tag.rpartition("}")[2] for element in root.iter()}
         assert kinds <= {"svg", "style", "rect", "g", "text", "line", "path", "circle", "polyline"}
         assert not re.search(r"href|url\(|@import", text)
-    assert "1. conv_0.2 x 2, /conv{1,2}/Conv" in drawn and "--conv: #" in drawn
+    assert "1. conv_0.2, winograd x 2, /conv{1,2}/Conv" in drawn and "--conv: #" in drawn
