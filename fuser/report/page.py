@@ -221,6 +221,7 @@ def _time(record: Record) -> str:
                 " what memory or arithmetic allow with the predicted bytes. Kernels without"
                 " arithmetic, or whose bytes all stay in the cache, are not shown."
             ),
+            _fewer_operations(record),
             chart,
         ]
     return "".join([*parts, _above(record)])
@@ -258,23 +259,37 @@ def _above(record: Record) -> str:
     found = [one for one in record.launches if one.is_above]
     if not found:
         return ""
-    named = [
-        tag("a", escaped(one.own), href=f"#{one.id}") + _algorithm(one)
-        for one in found[:MOST_ABOVE]
-    ]
-    more = [f"{len(found) - MOST_ABOVE} more"] if len(found) > MOST_ABOVE else []
     said = (
-        "Faster than their roofline, shown as 100 % and as rings: "
-        + "; ".join([*named, *more])
-        + ". A roofline is of the operations that the algorithm needs, at the peak rate of the"
-        " device, and of bytes that are predicted; a cache may keep more of them."
+        f"Faster than their roofline, shown as 100 % and as rings: {_named(found)}. A roofline is"
+        " of the operations of a kernel's algorithm at the peak rate of the device, and of bytes"
+        " that are predicted; a cache may keep more of them."
     )
     return tag("p", said, class_="note")
 
 
-def _algorithm(one: Launch) -> str:
-    """How a kernel computes, behind its name; empty where it is as its nodes say."""
-    return escaped(f", {one.algorithm}") if one.algorithm else ""
+def _fewer_operations(record: Record) -> str:
+    """A word on kernels that the roofline plot may have above its lines."""
+    target = record.target
+    peak = max(target.flops_f32, target.flops_f16) * 1e-6 if target else 0.0
+    found = [one for one in record.launches if peak and one.flops > 1.001 * peak * one.roofline > 0]
+    if not found:
+        return ""
+    said = (
+        "Operations are those that the nodes ask for. Kernels whose algorithm needs fewer may be"
+        f" above the lines: {_named(found)}."
+    )
+    return tag("p", said, class_="note")
+
+
+def _named(kernels: Sequence[Launch]) -> str:
+    """Links to kernels, with their algorithms."""
+    named = [
+        tag("a", escaped(one.own), href=f"#{one.id}")
+        + escaped(f", {one.algorithm}" if one.algorithm else "")
+        for one in kernels[:MOST_ABOVE]
+    ]
+    left = len(kernels) - MOST_ABOVE
+    return "; ".join([*named, *([f"{left} more"] if left > 0 else [])])
 
 
 def _bytes(record: Record) -> str:
@@ -351,7 +366,8 @@ def _row_name(group: Group) -> str:
     """The name of a row's kernels, how they compute, their nodes, and links to all."""
     one, *others = group.launches
     count = f" x {len(group.launches)}" if others else ""
-    parts = [tag("a", escaped(one.own), href=f"#{one.id}"), escaped(count), _algorithm(one)]
+    ways = f", {one.algorithm}" if one.algorithm else ""
+    parts = [tag("a", escaped(one.own), href=f"#{one.id}"), escaped(count + ways)]
     parts.append(tag("small", escaped(group.nodes)))
     if others:
         links = ", ".join(tag("a", escaped(each.own), href=f"#{each.id}") for each in others)

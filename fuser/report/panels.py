@@ -46,7 +46,7 @@ def panels(record: Record) -> dict[int, str]:
 
 def _panel(record: Record, one: Launch, refusals: Sequence[RefusalRow]) -> str:
     facts = [
-        ("symbol", one.name), *((("algorithm", one.algorithm),) if one.algorithm else ()),
+        ("symbol", one.name), *((("computed by", one.algorithm),) if one.algorithm else ()),
         ("time", "not measured" if one.time is None else microseconds(one.time)),
         ("share", percent(one.shown_time, record.total)),
         ("roofline", microseconds(one.roofline)),

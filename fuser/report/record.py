@@ -42,7 +42,6 @@ FIELDS: dict[str, Any] = {
     **{f"unfused?.launches.*.{key}": str for key in ("name", "kind")},
     "unfused?.launches.*.nodes": _NAMES, "unfused?.launches.*.time_us": _NUMBER,
     "dims": dict, "fallbacks": _NAMES, "precision": str, "numerics?": str, "model": str,
-    "rewrites?.*.rule": str, "rewrites?.*.nodes": _NAMES,
     **{f"critical_path?.{key}": _NUMBER for key in ("us", "total_us", "data_us", "overlap_us")},
     **{f"critical_path?.{key}.*.node": int for key in ("kernels", "off")},
     "critical_path?.off.*.overlap_us": _NUMBER,

@@ -40,7 +40,7 @@ def test_savings_time_verdicts_kernels(data: dict[str, Any], tmp_path: Path) -> 
     saved = [f"{one.label} {one}" for one in record.savings]
     order = [
         record.title, *saved, "peak memory", "a run of 50.0 µs: contraction 45.0 µs",
-        *(f"{one.own}, " for one in record.launches), "kernel time share",
+        *(f"{one.own}, /layers" for one in record.launches), "kernel time share",
         "kernels together 45.0 µs, in the median of 10 runs",
     ]  # fmt: skip
     places = [text.find(" ".join(words.split())) for words in order]
@@ -67,6 +67,8 @@ def test_a_kernel_says_its_algorithm(data: dict[str, Any]) -> None:
     record = Record(data | {"launches": [first | {"algorithm": "split k 4"}, *rest]})
     assert record.launches[0].algorithm == "split k 4"
     text = overview(record)
-    assert f"{record.launches[0].own}, split k 4 " in text and text.count(", split k 4") == 2
+    assert f"{record.launches[0].own}, split k 4 " in text and text.count("split k 4") == 2, (
+        "verdict and row"
+    )
     older = {key: value for key, value in first.items() if key != "algorithm"}
     assert Record(data | {"launches": [older]}).launches[0].algorithm == ""
