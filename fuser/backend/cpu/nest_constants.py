@@ -27,21 +27,23 @@ from fuser.backend.function import Function
 FEWEST = 3
 """Constants that a nest has beside a register tile without harm."""
 
-_SPLAT = re.compile(r"splat \(float 0x([0-9A-F]{16})\)")
-_LANES = re.compile(r"<(\d+) x float>")
+_SPLATS = {"float": re.compile(r"splat \(float 0x([0-9A-F]{16})\)"),
+           "i32": re.compile(r"splat \(i32 (-?\d+)\)")}  # fmt: skip
+_LANES = {type: re.compile(rf"<(\d+) x {type}>") for type in _SPLATS}
+Constant = tuple[str, str, int]
+"""The type, the number as LLVM's text has it (of floats the bits of a double), and the lanes."""
 
 
 @contextmanager
 def kept_inside(f: Function) -> Iterator[None]:
-    """The float constants of what is emitted are made in front of it."""
+    """The constants of what is emitted, float32 and i32, are made in front of it."""
     entry, line = f.at, len(f.at.lines)
     known = len(f.blocks)
     yield
     inside = f.blocks[known:]
-    found = {
-        (number, lanes): None for block in inside for text in block.lines
-        for number, lanes in _constants(text)
-    }  # fmt: skip
+    found = dict.fromkeys(
+        constant for block in inside for text in block.lines for constant in _constants(text)
+    )
     if len(found) < FEWEST:
         return
     made: list[str] = []
@@ -51,32 +53,42 @@ def kept_inside(f: Function) -> Iterator[None]:
         block.lines[:] = [_named(text, names) for text in block.lines]
 
 
-def _constants(line: str) -> Iterator[tuple[str, int]]:
-    """The (number, lanes) of a line; those of a line with vectors of several lengths stay."""
-    lanes = set(_LANES.findall(line))
-    if len(lanes) == 1 and "shufflevector" not in line:
-        for number in _SPLAT.findall(line):
-            if int(number, 16):  # 0 takes no load
-                yield number, int(*lanes)
+def _constants(line: str) -> Iterator[Constant]:
+    """Those of a line; those of a line with vectors of several lengths stay."""
+    if "shufflevector" in line:
+        return
+    for type, splats in _SPLATS.items():
+        lanes = set(_LANES[type].findall(line))
+        if len(lanes) == 1:
+            for number in splats.findall(line):
+                if number.strip("0"):  # 0 takes no load
+                    yield type, number, int(*lanes)
 
 
-def _make(f: Function, number: str, lanes: int, lines: list[str]) -> str:
-    """The name of a constant, in all lanes. number: the bits of a double, as LLVM has floats."""
-    (value,) = struct.unpack(">d", bytes.fromhex(number))
-    (bits,) = struct.unpack("<i", struct.pack("<f", value))
+def _make(f: Function, type: str, number: str, lanes: int, lines: list[str]) -> str:
+    """The name of a constant, in all lanes."""
+    bits = int(number) if type == "i32" else _bits(number)
     word, scalar, one, every = (f"%{f.fresh('constant')}" for _ in range(4))
-    type = f"<{lanes} x float>"
+    vector = f"<{lanes} x {type}>"
     lines += [
         f'{word} = call i32 asm sideeffect "", "=r,0"(i32 {bits})',
-        f"{scalar} = bitcast i32 {word} to float",
-        f"{one} = insertelement {type} poison, float {scalar}, i32 0",
-        f"{every} = shufflevector {type} {one}, {type} poison, <{lanes} x i32> zeroinitializer",
+        f"{scalar} = bitcast i32 {word} to {type}",
+        f"{one} = insertelement {vector} poison, {type} {scalar}, i32 0",
+        f"{every} = shufflevector {vector} {one}, {vector} poison, <{lanes} x i32> zeroinitializer",
     ]
     return every
 
 
-def _named(line: str, names: dict[tuple[str, int], str]) -> str:
-    for number, lanes in dict.fromkeys(_constants(line)):
-        name = names[number, lanes]
-        line = line.replace(f"splat (float 0x{number})", name)
+def _bits(number: str) -> int:
+    """The bits of a float32, from those of the same double."""
+    (value,) = struct.unpack(">d", bytes.fromhex(number))
+    (bits,) = struct.unpack("<i", struct.pack("<f", value))
+    return int(bits)
+
+
+def _named(line: str, names: dict[Constant, str]) -> str:
+    for constant in dict.fromkeys(_constants(line)):
+        type, number, _ = constant
+        text = f"splat ({type} {'0x' if type == 'float' else ''}{number})"
+        line = line.replace(text, names[constant])
     return line

@@ -21,12 +21,16 @@ from tests.backend.cpu import native
 M, K, N = 128, 1024, 768
 GELU = f"""<ir_version: 8, opset_import: ["": 20]>
 g (float[{M}, {K}] x) => (float[{M}, {N}] y) {{ h = MatMul (x, w) y = Gelu (h) }}"""
+DIVIDED = f"""<ir_version: 8, opset_import: ["": 20]>
+g (float[189, {K}] x) => (float[189, {N}] y) <float root = {{1.4142135}}> {{
+  h = MatMul (x, w)  d = Div (h, root)  e = Erf (d)  y = Mul (h, e) }}"""
+"""A division by one number compares integers; tiles of 9 rows leave it few registers."""
 LOOP = re.compile(r"^(\.LBB\w+):\n((?:(?!\.LBB).*\n)*?)\s+j\w+\s+\1$", re.M)
 
 
-@pytest.fixture(scope="module")
-def model() -> Model:
-    proto = parser.parse_model(GELU)
+@pytest.fixture(scope="module", params=[GELU, DIVIDED], ids=["gelu", "divided"])
+def model(request: pytest.FixtureRequest) -> Model:
+    proto = parser.parse_model(request.param)
     weights = np.random.default_rng(7).standard_normal((K, N), np.float32) / 32
     proto.graph.initializer.append(numpy_helper.from_array(weights, "w"))
     return open_model(proto)
