@@ -21,7 +21,7 @@ from fuser.partition.region import Partition, Refusal, Region
 from fuser.target import Target
 
 SMALL = 0.01
-"""Of a run: fusions that would save less are told of together."""
+"""Share of a run below which refused fusions are listed together."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from fuser.target import Target
 from fuser.tilegen.program import Packing, TileProgram
 
 KEPT_BYTES = 1 << 15
-"""Of a constant whose elements may decide how the graph is cut and what kernels look like."""
+"""Constants up to this size keep their elements, which may decide regions and kernels."""
 SAMPLES = 64
 """Elements by which a larger constant is known to be no table of two numbers."""
 
@@ -41,7 +41,7 @@ class Alternative:
 
     @staticmethod
     def of(graph: Graph, target: Target, options: Options) -> Alternative:
-        """Of a graph as the partitioner takes it."""
+        """The alternative for a graph as the partitioner takes it."""
         copy, values = begin_copy(graph)
         for node in graph.nodes:
             array = node.attrs["value"] if node.op == "constant" else None

@@ -12,7 +12,7 @@ from fuser.report.markup import escaped, tag, titled
 
 WIDTH, MARGIN = 760.0, 20.0
 LEFT, RIGHT = 130.0, 210.0
-"""Of the bars: what names and numbers need beside them."""
+"""Width left beside the bars for names and numbers."""
 HEAD, TITLE, ROW, AXIS = 78.0, 30.0, 34.0, 40.0
 """Heights: of the head, a case's title, an engine, and the numbers below."""
 MOST_LETTERS = 90

@@ -20,9 +20,9 @@ from fuser.runtime.savings import Saving, Traffic
 
 T = TypeVar("T")
 MAX_COMPILE_S = 60.0
-"""Of the fused plan. One that took longer is not compiled again without fusion."""
+"""Longest compile of the fused plan, in seconds, after which the unfused one is compiled, too."""
 MAX_MEMORY_SHARE = 0.25
-"""Of the machine's memory: what a second plan may take."""
+"""Share of the machine's memory that a second plan may take."""
 
 
 class Runs(Protocol):

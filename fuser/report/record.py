@@ -204,7 +204,7 @@ class Record:
 
     @property
     def latencies(self) -> tuple[Latency | None, Latency | None]:
-        """Of a run, and of one of the plan without fusion; None where they were not timed."""
+        """Latencies of the plan and of the plan without fusion; None where they were not timed."""
         times = [way.get("latency_ms") for way in (self.data, self.data.get("unfused") or {})]
         fused, alone = (item and Latency(**item) for item in times)
         return fused, alone
@@ -309,7 +309,7 @@ class Record:
 
     @property
     def predicted_seconds(self) -> float:
-        """Of a run, as the partitioner predicts it; 0 in a report without details."""
+        """Seconds of a run as the partitioner predicts them; 0 in a report without details."""
         return float((self.data.get("details") or {}).get("seconds") or 0.0)
 
     @cached_property

@@ -38,7 +38,7 @@ COUNTS = 16
 """The entries are listed again after this part of the limit was written: others write too."""
 
 _counted: dict[Path, tuple[int, int]] = {}
-"""Of a folder the bytes of its entries, and those of them that were written since a listing."""
+"""Bytes of a folder's entries, and bytes written since the folder was listed."""
 
 
 class KernelCache:

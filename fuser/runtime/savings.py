@@ -13,7 +13,7 @@ from fuser.graph.units import byte_size, counted, milliseconds
 from fuser.runtime.latency import Latency
 
 MIN_DRAM_SHARE = 0.02
-"""Of the predicted DRAM traffic: what fusion saves or costs for it to be mentioned."""
+"""Least change of the predicted DRAM traffic, as a share, that is mentioned."""
 NOISE = 1.02
 """Times as long as the plan without fusion from which on the fused one counts as slower."""
 

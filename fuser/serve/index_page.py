@@ -20,7 +20,7 @@ MOST_VALUES = 32
 """Of an input in an example for a shell; larger ones have one in Python."""
 MOST_MODELS = 200
 _HOST = re.compile(r"[A-Za-z0-9.:_-]+|\[[0-9a-fA-F:.]+\](:\d+)?")
-"""Of a name that stands in a command as it is."""
+"""A host name that needs no quotes in a command."""
 
 _STYLE = """
 :root { color-scheme: light dark; --quiet: #535b66; --line: #d5dae0; --raised: #f5f6f8; }

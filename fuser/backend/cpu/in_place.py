@@ -31,6 +31,8 @@ def in_place_pairs(facts: Facts) -> list[tuple[Buffer, Buffer]]:
         store = writes[0]
         if len(writes) > 1 or not isinstance(store, ops.Store) or store.mask is not None:
             continue
+        if facts.parents[store] is not facts.kernel.body:  # a loop may write an element again
+            continue
         for operand, loads in uses.items():
             if _is_plain(operand, "input") and _is_plain(result, "output"):
                 alike = operand.dtype is result.dtype and same(operand.size, result.size)

@@ -15,6 +15,7 @@ from fuser.tilegen import interpret
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import axis, index
 from fuser.tilegen.ir import Kernel
+from fuser.tilegen.value import Value
 from tests.backend.cpu import native
 
 M, N, K = 37, 53, 19
@@ -54,6 +55,26 @@ def residual(case: str, shape: tuple[int, int] = TILE) -> Kernel:
         extra = b.map("mul", extra, b.load(here, (row, column - 1), shape))
     b.store(b.view(out, (M, N)), (row, column), b.map("max", b.map("add", acc, extra), acc))
     return b.build()
+
+
+def test_a_loop_may_store_an_element_again() -> None:
+    """The second time it would read what it stored the first time."""
+    rows, columns = TILE
+    b = Builder("looped")
+    x, w = b.buffer("x", f32, rows * K), b.buffer("w", f32, K * columns)
+    res = b.view(b.buffer("res", f32, rows * columns), TILE)
+    out = b.view(b.buffer("out", f32, rows * columns, role="output"), TILE)
+    left = b.load(b.view(x, (rows, K)), (axis(0, rows), axis(1, K)), (rows, K))
+    right = b.load(b.view(w, (K, columns)), (axis(0, K), axis(1, columns)), (K, columns))
+    at = axis(0, rows), axis(1, columns)
+
+    def body(step: Value, total: Value) -> list[Value]:
+        total = b.dot(left, right, total)
+        b.store(out, at, b.map("add", total, b.load(res, at, TILE)))
+        return [total]
+
+    b.loop(0, 2, 1, [b.full(0.0, TILE, f32)], body)
+    assert "in_place" not in compile_kernel(b.build(), native.HOST).facts
 
 
 def arrays(kernel: Kernel, rng: np.random.Generator) -> dict[str, np.ndarray]:

@@ -68,8 +68,8 @@ def register_tiles(
 
 
 def _evicted(target: Target, rows: int, pitch: int) -> int:
-    """Of the lines in which `rows` rows are read, those that L1 gives up from one step of k to the
-    next: all in a set that has not room for them. Rows a multiple of 4 KiB apart share one set."""
+    """Cache lines of `rows` rows that L1 evicts between two steps of k: all lines of a set that
+    cannot hold them. Rows a multiple of 4 KiB apart share one set."""
     if not pitch:
         return 0
     crowds = Counter(row * pitch % PAGE_BYTES // LINE_BYTES for row in range(rows)).values()
