@@ -115,3 +115,10 @@ def test_a_number_is_copied_into_an_argument(number: float, dtype: torch.dtype) 
     with torch.no_grad():
         made = torch.compile(put, backend="fuser")(have)
         assert torch.equal(made, put(want)) and torch.equal(have, want)
+
+
+@pytest.mark.parametrize("number", [-1, 255, 300, -129])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])
+def test_a_number_beyond_a_dtype_wraps_around(number: int, dtype: torch.dtype) -> None:
+    """As the bits of a copy do."""
+    _check(lambda x: x.to(dtype).copy_(number) * 1, [[torch.randn(3, 4)]])

@@ -275,7 +275,7 @@ def unfold(b: Builder, x: Value, axis: int, size: int, step: int) -> Value:
 @aten("copy")
 def copy(b: Builder, x: Value, source: Any, non_blocking: bool = False) -> Value:
     if not isinstance(source, Value):
-        return b.full(x.dtype.numpy.type(source).item(), x.type)
+        return b.full(np.asarray(source).astype(x.dtype.numpy).item(), x.type)
     return b.broadcast_to(b.cast(source, x.dtype), x.type.shape)
 
 
