@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from fuser.backend import llvm
@@ -10,6 +11,9 @@ from fuser.backend.nvptx.emit.emitter import Emitter
 from fuser.target import Target
 
 TRIPLE = "nvptx64-nvidia-cuda"
+# ptxas widens the negation of 16 bits, whoever wrote it, without its wrap: -(-32768) becomes 32768
+# in what is compared, divided or converted. Complement and increment it leaves alone.
+_NEGATION = re.compile(r"neg\.s16\s+(\S+), (\S+);")
 DATA_LAYOUT = (
     "e-p3:32:32-p4:32:32-p5:32:32-p6:32:32-p7:32:32-i64:64-i128:128-i256:256-"
     "v16:16-v32:32-n16:32:64"
@@ -56,4 +60,5 @@ def module_text(
 
 def to_ptx(text: str, target: Target, least: int = 0) -> str:
     """Optimise and print PTX, of version `least` / 10 or later. Raises CompileError."""
-    return llvm.emit_assembly(text, machine(target, least), level=3)
+    ptx = llvm.emit_assembly(text, machine(target, least), level=3)
+    return _NEGATION.sub(r"not.b16 \1, \2; add.s16 \1, \1, 1;", ptx)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from fuser.backend import math, math_integer, math_steps
 from fuser.backend.nvptx.emit.emitter import Emitter
 from fuser.backend.text import Reg, real
-from fuser.dtypes import BY_NAME, DType
+from fuser.dtypes import BY_NAME, DType, bf16
 from fuser.errors import LoweringError
 
 LOG2_E = 1.4426950408889634
@@ -399,8 +399,10 @@ def cast(emitter: Emitter, x: str, source: DType, target: DType) -> str:
             return e.value(f"fcmp une {a} {x}, {real(0.0, a)}")
         return e.value(f"icmp ne {a} {x}, 0")
     if source.is_float and target.is_float:
-        if source.bits == target.bits:  # float16 <-> bfloat16
+        if source.bits == target.bits or (source.bits == 16 and target.bits == 64):
             return cast(e, cast(e, x, source, f32), f32, target)
+        if source == bf16:
+            return _upper_half(e, x)
         return e.value(f"{'fpext' if source.bits < target.bits else 'fptrunc'} {a} {x} to {b}")
     if source.is_float:
         if source.bits == 16:
@@ -423,6 +425,13 @@ def cast(emitter: Emitter, x: str, source: DType, target: DType) -> str:
     return e.value(f"trunc {a} {x} to {b}")
 
 
+def _upper_half(e: Emitter, x: str) -> str:
+    """bfloat16 as float32. LLVM would round the operands of a fptrunc(fpext x + fpext y) to half
+    instead of the sum, though they may be out of half's range; it does not see through bits."""
+    word = e.value(f"zext i16 {e.value(f'bitcast bfloat {x} to i16')} to i32")
+    return e.value(f"bitcast i32 {e.value(f'shl i32 {word}, 16')} to float")
+
+
 def _widened(emitter: Emitter, regs: list[str]) -> list[str]:
     """bfloat16 as float32: the upper half of the word. From a vector that was loaded, one
     instruction each; the halves of a word apart from each other would take three for two."""
@@ -431,7 +440,7 @@ def _widened(emitter: Emitter, regs: list[str]) -> list[str]:
     results = []
     for reg in regs:
         if reg not in emitter.packed:
-            results.append(emitter.value(f"fpext bfloat {reg} to float"))
+            results.append(_upper_half(emitter, reg))
             continue
         vector, width, place = emitter.packed[reg]
         if vector not in vectors:
@@ -449,7 +458,7 @@ def _widened(emitter: Emitter, regs: list[str]) -> list[str]:
 def cast_registers(emitter: Emitter, regs: list[str], source: DType, target: DType) -> list[str]:
     """Convert a tile's registers; float32 to 16 bits goes in pairs, one instruction each,
     from sm_80 on."""
-    if source.name == "bf16" and target.name == "f32":
+    if source == bf16 and target.name == "f32":
         return _widened(emitter, regs)
     packed = source.name == "f32" and target.name in ("f16", "bf16")
     if not packed or not emitter.rounds_pairs:
