@@ -27,7 +27,7 @@ from typing import Any
 import models
 from fuser.backend import cpu, llvm, nvptx
 from fuser.backend.cpu.compile import machine as cpu_machine
-from fuser.backend.nvptx.target_code import machine as gpu_machine
+from fuser.backend.nvptx.emit.module import machine as gpu_machine
 from fuser.frontends.onnx.model import open_model
 from fuser.partition import partition
 from fuser.target import SM_90A, Target

@@ -18,8 +18,9 @@ import re
 import sys
 from collections.abc import Callable
 
-from fuser.backend.nvptx import compile_kernel, launch, lower_to_gpu
-from fuser.backend.nvptx.passes.early_constants import request_constants
+from fuser.backend.nvptx import compile_kernel, lower_to_gpu
+from fuser.backend.nvptx.prefetch import launch_overlap_plan as launch
+from fuser.backend.nvptx.prefetch.early_constants import request_constants
 from fuser.dtypes import f16, f32
 from fuser.target import SM_90A
 from fuser.tilegen.ir import Kernel

@@ -4,8 +4,9 @@
     %w = dequantize(codes, t) {f8e4m3fn}          %p = dot_general %a, codes {codes = f8e4m3fn}
     %y = dot_general %x, %w : f16          =>     %y = cast(mul(mul(%p, %s), t)) : f16
 where s and t are one number each. Only matmuls with weights whose result has 16 bits: roundings of
-the scaled operands are left out, and what the unit loses of a sum (fuser/backend/nvptx/units.py) is
-below the rounding of the result; float32 matmuls stay as they are.
+the scaled operands are left out, and what the unit loses of a sum
+(fuser/backend/nvptx/layouts/mma_units.py) is below the rounding of the result; float32 matmuls stay
+as they are.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ REWRITES: tuple[Rewrite, ...] = (
         "so do results of Cast to float16 and bfloat16",
     ),
     Rewrite(
-        "short_functions", "function", "fuser/backend/nvptx/short_forms.py",
+        "short_functions", "function", "fuser/backend/nvptx/lowering/fast_math.py",
         "exp, tanh, erf, GELU, reciprocals, softmax's quotient for results rounded to 16 bits",
     ),
     Rewrite(

@@ -54,7 +54,9 @@ _ROWS = (
 
 def choose(kernel: Kernel, asked: Schedule, target: Target) -> Schedule:
     """The schedule of a kernel after its passes."""
-    from fuser.backend.nvptx.cluster_plan import is_straight  # of use to kernels for GPUs alone
+    from fuser.backend.nvptx.cluster.cluster_plan import (
+        is_straight,  # of use to kernels for GPUs alone
+    )
 
     largest = 1
     for op in kernel.walk():
@@ -131,8 +133,8 @@ class Rows:
 
 
 def _read_behind(kernel: Kernel) -> Iterator[Value]:
-    """What is loaded behind the last reduction of a block: in strips (nvptx/row_tails.py), but for
-    loops."""
+    """What is loaded behind the last reduction of a block: in strips
+    (nvptx/tiling/strip_mined_rows.py), but for loops."""
     blocks = [kernel.body, *(block for op in kernel.walk() for block in op.blocks())]
     for block in blocks:
         ends = [at for at, op in enumerate(block.ops) if isinstance(op, ops.Reduce)]

@@ -1,4 +1,5 @@
-"""How blocks of a GPU share the tiles that whole waves leave over (backend/nvptx/shares.py)."""
+"""How blocks of a GPU share the tiles that whole waves leave over
+(backend/nvptx/tile_scheduler/stream_k.py)."""
 
 from __future__ import annotations
 

@@ -6,18 +6,18 @@ import dataclasses
 from typing import Any
 
 from fuser.backend.module import CompiledKernel, TensorMap
-from fuser.backend.nvptx.assignment import of_caller
-from fuser.backend.nvptx.cluster import NeedsOneBlock
-from fuser.backend.nvptx.cluster_plan import blocks_of, decide_blocks
-from fuser.backend.nvptx.decisions import Decision
-from fuser.backend.nvptx.dot_plan import decide_unit
+from fuser.backend.nvptx.analysis.decisions import Decision
+from fuser.backend.nvptx.cluster.cluster import NeedsOneBlock
+from fuser.backend.nvptx.cluster.cluster_plan import blocks_of, decide_blocks
+from fuser.backend.nvptx.cluster.multicast import decide_neighbours, neighbours_of
 from fuser.backend.nvptx.emit import word, write
+from fuser.backend.nvptx.emit.module import module_text, to_ptx
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.text import print_program
-from fuser.backend.nvptx.lower import Lowering
-from fuser.backend.nvptx.multicast import decide_neighbours, neighbours_of
-from fuser.backend.nvptx.target_code import module_text, to_ptx
-from fuser.backend.nvptx.units import known_unit
+from fuser.backend.nvptx.layouts.assignment import of_caller
+from fuser.backend.nvptx.layouts.dot_plan import decide_unit
+from fuser.backend.nvptx.layouts.mma_units import known_unit
+from fuser.backend.nvptx.lowering.lower import Lowering
 from fuser.backend.text import symbolic_dims
 from fuser.errors import LoweringError
 from fuser.graph import dims

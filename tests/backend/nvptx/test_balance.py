@@ -6,12 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fuser.backend.nvptx import balance, compile_kernel, gpu_text, lower_to_llvm
+from fuser.backend.nvptx import compile_kernel, gpu_text, lower_to_llvm
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.parse import parse_program
-from fuser.backend.nvptx.order import ProgramOrder, growing_axes
 from fuser.backend.nvptx.simulate import simulate
 from fuser.backend.nvptx.simulate.protocol import verify_protocol
+from fuser.backend.nvptx.tile_scheduler import static_load_balance
+from fuser.backend.nvptx.tile_scheduler.raster import ProgramOrder, growing_axes
 from fuser.dtypes import bf16
 from fuser.target import SM_90A
 from fuser.tilegen.emit import emit
@@ -40,7 +41,7 @@ def kernel_of(case: Case) -> Kernel:
 
 
 def trips_of(kernel: Kernel) -> list[int] | None:
-    return balance.lengths(kernel, ProgramOrder(kernel.grid, 0, growing_axes(kernel)))
+    return static_load_balance.lengths(kernel, ProgramOrder(kernel.grid, 0, growing_axes(kernel)))
 
 
 def test_lengths_of_programs() -> None:
@@ -56,19 +57,19 @@ def test_lengths_of_programs() -> None:
 def test_shares_are_even(blocks: int) -> None:
     """Every program once, and no block has more than a short program above the mean."""
     trips = ([9] * 24 + [8, 7, 6, 5, 4, 3, 2, 1]) * 64
-    numbers = balance.shares(trips, blocks)
+    numbers = static_load_balance.shares(trips, blocks)
     listed = [numbers[block::blocks] for block in range(blocks)]
     assert sorted(n for n in numbers if n < len(trips)) == list(range(len(trips)))
     costs = []
     for share in listed:
         own = [number for number in share if number < len(trips)]
         assert share == own + [len(trips)] * (len(share) - len(own)) and len(own) < len(share)
-        costs.append(sum(trips[number] + balance.BETWEEN for number in own))
-    assert max(costs) - min(costs) <= 1 + balance.BETWEEN
+        costs.append(sum(trips[number] + static_load_balance.BETWEEN for number in own))
+    assert max(costs) - min(costs) <= 1 + static_load_balance.BETWEEN
 
 
 def test_few_programs_leave_blocks_without() -> None:
-    assert balance.shares([1, 3], 3) == [1, 0, 2, 2, 2, 2]
+    assert static_load_balance.shares([1, 3], 3) == [1, 0, 2, 2, 2, 2]
 
 
 def test_the_table_is_in_constant_memory() -> None:

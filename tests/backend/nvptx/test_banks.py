@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fuser.backend.nvptx.banks import store_cycles, swizzled
 from fuser.backend.nvptx.ir.values import SharedTile, Slot
-from fuser.backend.nvptx.layout import Layout, blocked
+from fuser.backend.nvptx.layouts.layout import Layout, blocked
+from fuser.backend.nvptx.memory.bank_conflicts import store_cycles, swizzled
 from fuser.dtypes import DType, f16, f32
 
 

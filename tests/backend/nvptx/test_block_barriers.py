@@ -12,8 +12,8 @@ from fuser.backend.nvptx.ir.op import Block
 from fuser.backend.nvptx.ir.ops import Barrier, Where
 from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.ir.text import print_program
-from fuser.backend.nvptx.passes import block_barriers
-from fuser.backend.nvptx.passes.block_barriers import insert_barriers
+from fuser.backend.nvptx.memory import block_barriers
+from fuser.backend.nvptx.memory.block_barriers import insert_barriers
 from fuser.dtypes import f32, i32
 from fuser.errors import LoweringError
 from fuser.target import SM_90A

@@ -15,10 +15,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from fuser import dtypes
-from fuser.backend.nvptx import compile_kernel, gpu_text, lower_to_gpu, mechanisms, passes
+from fuser.backend.nvptx import compile_kernel, gpu_text, lower_to_gpu, mechanisms
+from fuser.backend.nvptx import pipeline as passes
 from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.ir.verify import verify
-from fuser.backend.nvptx.passes.prefetch_loads import prefetch_loads
+from fuser.backend.nvptx.prefetch.prefetch_loads import prefetch_loads
 from fuser.backend.nvptx.simulate import simulate
 from fuser.frontends.onnx.model import open_model
 from fuser.graph.dims import symbol

@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fuser.backend.nvptx import compile_kernel, gpu_text, launch
+from fuser.backend.nvptx import compile_kernel, gpu_text
 from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.ir.verify import verify
-from fuser.backend.nvptx.passes.early_constants import request_constants
+from fuser.backend.nvptx.prefetch import launch_overlap_plan as launch
+from fuser.backend.nvptx.prefetch.early_constants import request_constants
 from fuser.backend.nvptx.simulate import SimulationError, simulate
 from fuser.dtypes import f16
 from fuser.errors import VerifyError

@@ -13,9 +13,9 @@ from fuser.backend.nvptx.compile import mechanisms
 from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.ir.text import print_program
 from fuser.backend.nvptx.ir.verify import verify
-from fuser.backend.nvptx.passes.early_state import request_state
-from fuser.backend.nvptx.passes.first_copies import issue_copies_first
-from fuser.backend.nvptx.passes.launch_overlap import overlap_launches
+from fuser.backend.nvptx.prefetch.early_state import request_state
+from fuser.backend.nvptx.prefetch.first_copies import issue_copies_first
+from fuser.backend.nvptx.prefetch.launch_overlap import overlap_launches
 from fuser.backend.nvptx.simulate import SimulationError, simulate
 from fuser.errors import FuserError
 from fuser.frontends.onnx.importer import import_onnx

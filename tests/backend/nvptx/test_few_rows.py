@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from fuser.backend.module import CompiledKernel
 from fuser.backend.nvptx import compile_kernel, mechanisms
-from fuser.backend.nvptx.stream_plan import _rows_stay_apart
+from fuser.backend.nvptx.schedule.warp_specialization_plan import _rows_stay_apart
 from fuser.dtypes import f16
 from fuser.frontends.onnx.model import open_model
 from fuser.partition import partition

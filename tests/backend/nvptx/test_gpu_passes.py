@@ -10,12 +10,12 @@ from fuser.backend.nvptx import gpu_text, lower_to_llvm
 from fuser.backend.nvptx.ir.ops import AwaitPrevious, Barrier, WarpRoles, Where
 from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.ir.text import print_program
-from fuser.backend.nvptx.passes.launch_overlap import overlap_launches
-from fuser.backend.nvptx.passes.proxy_fences import fence_proxies
-from fuser.backend.nvptx.passes.register_staging import stage_through_registers
-from fuser.backend.nvptx.passes.shared_allocation import place_slots
-from fuser.backend.nvptx.passes.unused_integers import drop_unused
-from fuser.backend.nvptx.passes.wgmma_groups import close_groups
+from fuser.backend.nvptx.ir.unused_integers import drop_unused
+from fuser.backend.nvptx.memory.proxy_fences import fence_proxies
+from fuser.backend.nvptx.memory.shared_allocation import place_slots
+from fuser.backend.nvptx.prefetch.launch_overlap import overlap_launches
+from fuser.backend.nvptx.prefetch.register_staging import stage_through_registers
+from fuser.backend.nvptx.schedule.wgmma_groups import close_groups
 from fuser.dtypes import f16, f32
 from fuser.target import SM_80, SM_90A
 from tests.backend.nvptx import kernels

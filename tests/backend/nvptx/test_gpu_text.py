@@ -14,7 +14,7 @@ from fuser.backend.nvptx.ir.op import Integer
 from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.ir.syntax import ops_by_code
 from fuser.backend.nvptx.ir.text import print_program
-from fuser.backend.nvptx.layout import WarpGrid, blocked
+from fuser.backend.nvptx.layouts.layout import WarpGrid, blocked
 from fuser.dtypes import bf16, f16, f32, f64
 from fuser.errors import ParseError
 from fuser.target import SM_80, SM_90A, Target

@@ -8,12 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-from fuser.backend.nvptx import gpu_text, lower_to_gpu, stream_k_plan
+from fuser.backend.nvptx import gpu_text, lower_to_gpu
 from fuser.backend.nvptx.ir.ops import WarpRoles
 from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.verify import verify
 from fuser.backend.nvptx.simulate.protocol import verify_protocol
+from fuser.backend.nvptx.tile_scheduler import stream_k_plan
 from fuser.dtypes import bf16, f16, f32
 from fuser.errors import VerifyError
 from fuser.graph.sizes import size_hint

@@ -8,9 +8,9 @@ import pytest
 from onnx import ModelProto, parser
 
 from fuser.backend import nvptx
-from fuser.backend.nvptx import balance
-from fuser.backend.nvptx.multicast import _program_axes
-from fuser.backend.nvptx.order import growing_axes
+from fuser.backend.nvptx.cluster.multicast import _program_axes
+from fuser.backend.nvptx.tile_scheduler import static_load_balance
+from fuser.backend.nvptx.tile_scheduler.raster import growing_axes
 from fuser.dtypes import f32
 from fuser.partition import partition
 from fuser.pipeline.kernels import emit_programs
@@ -102,7 +102,7 @@ def test_tangled_numbers_of_programs() -> None:
     assert _program_axes(kernel, [value]) == {0}
     assert counted(partial(growing_axes, kernel)) < 1000 * DEPTH
     assert growing_axes(kernel) == {0}
-    loops = balance._Loops(kernel)
+    loops = static_load_balance._Loops(kernel)
     assert counted(partial(loops.trips, (5,))) < 1000 * DEPTH
     expected = [5, 5]
     for _ in range(DEPTH):

@@ -8,12 +8,12 @@ from itertools import product
 import numpy as np
 import pytest
 
-from fuser.backend.nvptx.access_layout import choose_blocked
-from fuser.backend.nvptx.convert import in_registers
-from fuser.backend.nvptx.dot_plan import warp_grid
-from fuser.backend.nvptx.layout import Coordinates, Layout, WarpGrid, blocked
-from fuser.backend.nvptx.order import growing_axes
-from fuser.backend.nvptx.scan import scan_layout
+from fuser.backend.nvptx.layouts.access_layout import choose_blocked
+from fuser.backend.nvptx.layouts.convert import in_registers
+from fuser.backend.nvptx.layouts.dot_plan import warp_grid
+from fuser.backend.nvptx.layouts.layout import Coordinates, Layout, WarpGrid, blocked
+from fuser.backend.nvptx.lowering.scan import scan_layout
+from fuser.backend.nvptx.tile_scheduler.raster import growing_axes
 from tests.backend.nvptx import kernels
 
 

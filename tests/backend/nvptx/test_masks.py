@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fuser.backend.nvptx.masks import uniform
+from fuser.backend.nvptx.lowering.masks import uniform
 from fuser.dtypes import DType, i8, i16, i32, i64, u8, u32
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import axis

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fuser.backend.nvptx import compile_kernel
-from fuser.backend.nvptx.merges import Merge, shared_loop
+from fuser.backend.nvptx.cluster.reduction_merge import Merge, shared_loop
 from fuser.dtypes import f32
 from fuser.target import SM_80, SM_90A
 from fuser.tilegen.builder import Builder

@@ -7,15 +7,16 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from fuser.backend.nvptx import lower_to_gpu, passes
+from fuser.backend.nvptx import lower_to_gpu
+from fuser.backend.nvptx import pipeline as passes
 from fuser.backend.nvptx.ir.ops import For, WgmmaWait
 from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.text import print_program
 from fuser.backend.nvptx.ir.verify import verify
-from fuser.backend.nvptx.passes.block_barriers import insert_barriers
-from fuser.backend.nvptx.passes.multistage_pipeline import pipeline_loops
-from fuser.backend.nvptx.passes.wgmma_waits import leave_in_flight
+from fuser.backend.nvptx.memory.block_barriers import insert_barriers
+from fuser.backend.nvptx.schedule.multistage_pipeline import pipeline_loops
+from fuser.backend.nvptx.schedule.wgmma_waits import leave_in_flight
 from fuser.backend.nvptx.simulate import simulate
 from fuser.backend.nvptx.simulate.protocol import verify_protocol
 from fuser.dtypes import f16, i8, i32

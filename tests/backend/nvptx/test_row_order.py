@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from fuser.backend.nvptx.compile import _fitting
-from fuser.backend.nvptx.layout import Layout
+from fuser.backend.nvptx.layouts.layout import Layout
 from fuser.frontends.onnx.model import open_model
 from fuser.graph.numerics import using
 from fuser.partition import partition

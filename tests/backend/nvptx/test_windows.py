@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from fuser.backend.nvptx import compile_kernel
-from fuser.backend.nvptx.access import access_of
-from fuser.backend.nvptx.windows import Windows, windows_of
+from fuser.backend.nvptx.analysis.access import access_of
+from fuser.backend.nvptx.memory.im2col import Windows, windows_of
 from fuser.dtypes import f16
 from fuser.errors import CompileError
 from fuser.frontends.onnx.model import open_model

@@ -16,12 +16,12 @@ from fuser.backend.nvptx.emit import (
     registers,
     scan,
     shared,
-    slices,
+    sliced_tiles,
     stream_k,
-    strips,
     tensor_maps,
+    tf32x3,
+    warp_transpose,
     wgmma,
-    wide,
 )
 from fuser.backend.nvptx.emit.code import Code
 from fuser.backend.nvptx.emit.emitter import Emitter
@@ -38,8 +38,8 @@ RULES: dict[type[Op], Rule] = {
     **memory.RULES,
     **atomics.RULES,
     **shared.RULES,
-    **slices.RULES,
-    **strips.RULES,
+    **sliced_tiles.RULES,
+    **warp_transpose.RULES,
     **cluster.RULES,
     **mbarriers.RULES,
     **control.RULES,
@@ -48,7 +48,7 @@ RULES: dict[type[Op], Rule] = {
     **operands.RULES,
     **matrix.RULES,
     **wgmma.RULES,
-    **wide.RULES,
+    **tf32x3.RULES,
     **copies.RULES,
     **own.RULES,
 }

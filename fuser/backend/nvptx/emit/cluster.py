@@ -14,7 +14,7 @@ from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.layouts import offset_of, row_major
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.values import Operand
-from fuser.backend.nvptx.values import memory_type, vectors
+from fuser.backend.nvptx.lowering.values import memory_type, vectors
 from fuser.dtypes import DType
 
 SENT = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes"

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from fuser.backend.nvptx.emit.emitter import Emitter
-from fuser.backend.nvptx.indexing import Indexer
 from fuser.backend.nvptx.ir.values import Operand, Scope, Slot, Tile
-from fuser.backend.nvptx.layout import Coordinates, Layout
+from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
+from fuser.backend.nvptx.lowering.indexing import Indexer
 from fuser.target import Target
 from fuser.tilegen.index import Lookup
 from fuser.tilegen.ir import Buffer

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from fuser.backend.function import Block, Function
-from fuser.backend.nvptx.integers import Integers
 from fuser.backend.nvptx.ir.values import Operand
+from fuser.backend.nvptx.lowering.integers import Integers
 from fuser.backend.text import Reg
 
 _SHORT_SIZE = re.compile(r"%size\.(\d+)\.i32\b")

@@ -19,8 +19,8 @@ from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.layouts import flattened
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.values import Tile
-from fuser.backend.nvptx.layout import Coordinates
-from fuser.backend.nvptx.values import literal, vectors
+from fuser.backend.nvptx.layouts.layout import Coordinates
+from fuser.backend.nvptx.lowering.values import literal, vectors
 from fuser.tilegen.value import INDEX
 
 _SCALED = {

@@ -12,8 +12,8 @@ from fuser.backend.nvptx.emit.registers import filled
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.layouts import offset_of, row_major
 from fuser.backend.nvptx.ir.op import Op
-from fuser.backend.nvptx.layout import Coordinates
-from fuser.backend.nvptx.values import memory_type
+from fuser.backend.nvptx.layouts.layout import Coordinates
+from fuser.backend.nvptx.lowering.values import memory_type
 
 
 def scan_registers(code: Code, op: ops.ScanRegisters) -> None:

@@ -11,8 +11,8 @@ from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.layouts import offset_of, row_major
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.values import Slot
-from fuser.backend.nvptx.layout import Layout
-from fuser.backend.nvptx.values import memory_type, vectors
+from fuser.backend.nvptx.layouts.layout import Layout
+from fuser.backend.nvptx.lowering.values import memory_type, vectors
 
 
 def alloc(code: Code, op: ops.Alloc) -> None:

@@ -14,8 +14,8 @@ from fuser.backend.nvptx.emit.code import Code
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.values import Operand, SharedTile
-from fuser.backend.nvptx.layout import WarpGrid
-from fuser.backend.nvptx.units import UNITS, Unit
+from fuser.backend.nvptx.layouts.layout import WarpGrid
+from fuser.backend.nvptx.layouts.mma_units import UNITS, Unit
 
 _MODE = {128: 1, 64: 2, 32: 3}
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fuser.backend.nvptx.access import Access, step_of
-from fuser.backend.nvptx.access_layout import repeat_of
-from fuser.backend.nvptx.layout import Coordinates, Layout
+from fuser.backend.nvptx.analysis.access import Access, step_of
+from fuser.backend.nvptx.layouts.access_layout import repeat_of
+from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
 from fuser.graph.sizes import same
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Op
-from fuser.backend.nvptx.ir.strips import strips_in
 from fuser.backend.nvptx.ir.values import Operand, Place, SharedTile, Slot, Tile
-from fuser.backend.nvptx.layout import Layout
+from fuser.backend.nvptx.ir.warp_transpose import strips_in
+from fuser.backend.nvptx.layouts.layout import Layout
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuser.backend.nvptx.layout import Coordinates, Layout
+from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
 
 Run = tuple[int, Coordinates]
 """(how many registers, the step from one to the next)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuser.backend.nvptx.layout import Coordinates, Layout
+from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
 
 
 def in_registers(source: Layout, layout: Layout) -> bool:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from fuser.backend.nvptx.ir.op import Block, Op
 from fuser.backend.nvptx.ir.values import Operand, Place, Scope, SharedTile, Slot, Tile
-from fuser.backend.nvptx.layout import Layout, WarpGrid
+from fuser.backend.nvptx.layouts.layout import Layout, WarpGrid
 from fuser.dtypes import DType
 from fuser.tilegen.index import Index
 from fuser.tilegen.ir import Buffer

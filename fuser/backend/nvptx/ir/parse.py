@@ -8,13 +8,13 @@ from dataclasses import MISSING, dataclass
 from typing import Any
 
 from fuser.backend.module import TensorMap
-from fuser.backend.nvptx.access import Access
+from fuser.backend.nvptx.analysis.access import Access
 from fuser.backend.nvptx.ir.layout_text import offsets_of
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.syntax import fields_of, ops_by_code, records
 from fuser.backend.nvptx.ir.values import Place, Scope, SharedTile, Slot, Tile
-from fuser.backend.nvptx.layout import Coordinates, Layout
+from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
 from fuser.dtypes import DType
 from fuser.tilegen.facts import UNKNOWN, Fact, set_fact
 from fuser.tilegen.index import Index, Lookup, Scalar

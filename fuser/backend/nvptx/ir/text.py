@@ -31,7 +31,7 @@ from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.syntax import FieldInfo, fields_of
 from fuser.backend.nvptx.ir.uses import NAME, carried, defines, uses
 from fuser.backend.nvptx.ir.values import Place, Scope, SharedTile, Slot, Tile
-from fuser.backend.nvptx.layout import Coordinates, Layout
+from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
 from fuser.graph import dims
 from fuser.graph.dims import DimExpr
 from fuser.graph.sizes import Sizes, same

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.values import Place, Scope, SharedTile, Slot, Tile
-from fuser.backend.nvptx.layout import Layout
+from fuser.backend.nvptx.layouts.layout import Layout
 
 NAME = re.compile(r"%[A-Za-z_][\w.]*")
 

@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fuser.backend.nvptx.access import Access
-from fuser.backend.nvptx.layout import Coordinates, Layout, next_power
+from fuser.backend.nvptx.analysis.access import Access
+from fuser.backend.nvptx.layouts.layout import Coordinates, Layout, next_power
 from fuser.dtypes import DType
 from fuser.tilegen.value import Value
 

@@ -10,7 +10,7 @@ from fuser.backend.module import TensorMap
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.values import SharedTile
-from fuser.backend.nvptx.layout import Layout
+from fuser.backend.nvptx.layouts.layout import Layout
 from fuser.backend.nvptx.simulate.clocks import Array, SimulationError
 from fuser.backend.nvptx.simulate.memory import nothing, touched
 from fuser.backend.nvptx.simulate.shared import fly

@@ -7,7 +7,7 @@ import numpy as np
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.layouts import flattened
 from fuser.backend.nvptx.ir.op import Op
-from fuser.backend.nvptx.layout import Coordinates
+from fuser.backend.nvptx.layouts.layout import Coordinates
 from fuser.backend.nvptx.simulate.clocks import Array, SimulationError
 from fuser.backend.nvptx.simulate.warp import Rule, Warp
 from fuser.graph.ops.registry import primitive

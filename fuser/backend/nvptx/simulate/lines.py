@@ -8,9 +8,9 @@ import numpy as np
 
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Op
-from fuser.backend.nvptx.ir.strips import BUFFER
 from fuser.backend.nvptx.ir.values import Slot
-from fuser.backend.nvptx.layout import Layout
+from fuser.backend.nvptx.ir.warp_transpose import BUFFER
+from fuser.backend.nvptx.layouts.layout import Layout
 from fuser.backend.nvptx.simulate.clocks import Array
 from fuser.backend.nvptx.simulate.memory import touched
 from fuser.backend.nvptx.simulate.warp import Rule, Warp

@@ -8,7 +8,7 @@ from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.layouts import offset_of
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.values import SharedTile, Slot, Tile
-from fuser.backend.nvptx.layout import WarpGrid
+from fuser.backend.nvptx.layouts.layout import WarpGrid
 from fuser.backend.nvptx.simulate.clocks import Array, SimulationError
 from fuser.backend.nvptx.simulate.memory import nothing
 from fuser.backend.nvptx.simulate.warp import Rule, Steps, Warp, bytes_at

@@ -8,12 +8,12 @@ from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.layouts import row_major
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.values import Tile
-from fuser.backend.nvptx.layout import Layout
+from fuser.backend.nvptx.layouts.layout import Layout
+from fuser.backend.nvptx.lowering.values import vectors
 from fuser.backend.nvptx.simulate.clocks import Array
 from fuser.backend.nvptx.simulate.copies import issue
 from fuser.backend.nvptx.simulate.memory import touched
 from fuser.backend.nvptx.simulate.warp import Rule, Warp
-from fuser.backend.nvptx.values import vectors
 
 
 def places(warp: Warp, op: ops.CopyOwn | ops.ReadOwn, layout: Layout) -> Array:

@@ -26,7 +26,7 @@ from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Integer, Op
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.values import Place, SharedTile, Tile
-from fuser.backend.nvptx.layout import Layout
+from fuser.backend.nvptx.layouts.layout import Layout
 from fuser.backend.nvptx.simulate import control, copies, lines, own, run, shared
 from fuser.backend.nvptx.simulate.clocks import Array, Clock, Shadow, SimulationError
 from fuser.backend.nvptx.simulate.memory import nothing

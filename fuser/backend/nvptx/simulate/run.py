@@ -21,7 +21,7 @@ from fuser.backend.nvptx.simulate import (
     scans,
     shared,
     stream_k,
-    wide,
+    tf32x3,
 )
 from fuser.backend.nvptx.simulate.clocks import Array, SimulationError
 from fuser.backend.nvptx.simulate.machine import Machine
@@ -30,7 +30,7 @@ from fuser.graph.sizes import size_hint
 
 RULES: dict[type[Op], Rule] = {
     **data.RULES, **folds.RULES, **matrix.RULES, **memory.RULES, **shared.RULES, **copies.RULES,
-    **control.RULES, **lines.RULES, **scans.RULES, **own.RULES, **stream_k.RULES, **wide.RULES,
+    **control.RULES, **lines.RULES, **scans.RULES, **own.RULES, **stream_k.RULES, **tf32x3.RULES,
 }  # fmt: skip
 
 

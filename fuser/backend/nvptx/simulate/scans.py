@@ -9,7 +9,7 @@ import numpy as np
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.layouts import row_major
 from fuser.backend.nvptx.ir.op import Op
-from fuser.backend.nvptx.layout import Coordinates
+from fuser.backend.nvptx.layouts.layout import Coordinates
 from fuser.backend.nvptx.simulate.clocks import Array
 from fuser.backend.nvptx.simulate.folds import combine, identity
 from fuser.backend.nvptx.simulate.warp import Rule, Warp

@@ -10,7 +10,7 @@ from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.layouts import offset_of, row_major
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.values import Operand
-from fuser.backend.nvptx.layout import Layout
+from fuser.backend.nvptx.layouts.layout import Layout
 from fuser.backend.nvptx.simulate.barriers import Mbarrier
 from fuser.backend.nvptx.simulate.clocks import Array, Clock
 from fuser.backend.nvptx.simulate.memory import nothing

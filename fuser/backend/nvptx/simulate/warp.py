@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from fuser.backend.nvptx.banks import swizzled
 from fuser.backend.nvptx.ir.layouts import offset_of
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.values import Operand, Scope, SharedTile, Slot, Tile
-from fuser.backend.nvptx.layout import Layout
+from fuser.backend.nvptx.layouts.layout import Layout
+from fuser.backend.nvptx.memory.bank_conflicts import swizzled
 from fuser.backend.nvptx.simulate.clocks import Array, Clock, SimulationError
 from fuser.backend.nvptx.simulate.integers import compute
 from fuser.backend.nvptx.simulate.machine import Machine, Rule, Steps

@@ -119,8 +119,8 @@ def _cost(
         blocks = max(1, min(target.units // tiles, MOST_PARTS))
         sums = _sums(rows * lines, blocks)
     waves = ceildiv(tiles * blocks, target.units)
-    # zeros: of the last tile, unless it is the only one (backend/nvptx/tensor_map.py), or threads
-    # write them
+    # zeros: of the last tile, unless it is the only one (backend/nvptx/memory/tensor_map.py), or
+    # threads write them
     over = -m % rows if m > rows >= 64 else 0
     asked = (min(rows, m) + lines) * depth * 2
     each = ceildiv(ceildiv(k, depth), blocks)

@@ -1,0 +1,1 @@
+"""Blocks that form a cluster: shared rows, split reductions, multicast loads."""

@@ -1,0 +1,2 @@
+"""Layouts: which thread holds what, how they are assigned, and how tiles move from one to
+another."""

@@ -1,0 +1,143 @@
+"""The builder that the mechanisms of this folder record with: a recording, and what they tell each
+other of the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fuser.backend.module import TensorMap
+from fuser.backend.nvptx.analysis.decisions import Decisions
+from fuser.backend.nvptx.cluster.cluster import Cluster
+from fuser.backend.nvptx.cluster.multicast import Neighbours
+from fuser.backend.nvptx.ir.values import Operand, SharedTile, Slot, Tile
+from fuser.backend.nvptx.layouts.assignment import Assignment, DotPlan
+from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
+from fuser.backend.nvptx.lowering.recording import Recording
+from fuser.backend.nvptx.schedule.producer_ring import Channel, Stream
+from fuser.backend.nvptx.tile_scheduler.raster import ProgramOrder
+from fuser.target import Target
+from fuser.tilegen import ops
+from fuser.tilegen.ir import Block, Buffer, Kernel, Op
+from fuser.tilegen.value import Value
+
+
+class Stretches(Protocol):
+    """What blocks do of the programs, where they share some of them
+    (tile_scheduler/stream_k.py)."""
+
+    per_unit: int
+
+    def begin(self) -> None: ...
+
+    def bounds(self, start: Operand) -> tuple[Operand, Operand]: ...
+
+    def complete(self, finals: list[Tile]) -> list[Tile]: ...
+
+    def each_stretch(
+        self, teams: int, emit: Callable[[], None], last: Callable[[], None] | None = None
+    ) -> None: ...
+
+
+@dataclass
+class Feeding:
+    """Of a kernel with a producer warp. streams: the loops that it feeds. resident: what it brings
+    once a program. teams: warp groups with a program each; turns: the barriers at which they
+    alternate, turn: the parity they wait for. number, visit: of the program, and the parity of what
+    is resident, in a persistent kernel."""
+
+    streams: dict[ops.For, Stream] = field(default_factory=dict)
+    resident: dict[ops.Load, Channel] = field(default_factory=dict)
+    teams: int = 1
+    turns: Slot | None = None
+    turn: str = ""
+    number: str = ""
+    visit: str = ""
+
+
+@dataclass
+class Needs:
+    """What a launch takes beside the buffers, and what the user is told."""
+
+    tensor_maps: list[TensorMap] = field(default_factory=list)
+    workspace_bytes: int = 0
+    variables: dict[str, str] = field(default_factory=dict)
+    tables: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+class Builder(Recording):
+    """A kernel that is recorded, mechanism by mechanism. frugal: with little shared memory, however
+    slow (tiling/sliced_tiles.py). stages: of a ring, at most. converted: values in other layouts;
+    operands: of dots, where they are. piped: loads that a loop brings; direct: that go straight to
+    the layout of their value. written: buffers. scratch: slots of the dot that is recorded.
+    warp_buffers: of warps for themselves."""
+
+    def __init__(
+        self, kernel: Kernel, target: Target, assignment: Assignment, order: ProgramOrder,
+        stages: int, blocks: int, neighbours: tuple[int, int], frugal: bool,
+    ) -> None:  # fmt: skip
+        super().__init__(kernel, target, assignment, order)
+        self.stages, self.frugal = stages, frugal
+        self.cluster = Cluster(self, blocks)
+        self.neighbours = Neighbours(self, neighbours)
+        self.feeding = Feeding()
+        self.needs = Needs()
+        self.decisions = Decisions()
+        self.shares: Stretches | None = None
+        self.converted: dict[tuple[Value, Layout], Tile] = {}
+        self.operands: dict[tuple[Value, str, DotPlan], SharedTile | Tile] = {}
+        self.piped: set[ops.Load] = set()
+        self.direct: set[ops.Load] = set()
+        self.copies_pending = False
+        self.scratch: list[Slot] = []
+        self.warp_buffers: Slot | None = None
+        self.written = {b for b in kernel.buffers if self.hazards.is_written(b)}
+
+    @property
+    def streams(self) -> dict[ops.For, Stream]:
+        """The loops that a producer warp feeds."""
+        return self.feeding.streams
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block, a producer warp included."""
+        raise NotImplementedError
+
+    def op(self, op: Op) -> None:
+        """Record what an op of the Tile IR is."""
+        raise NotImplementedError
+
+    def block(self, block: Block) -> None:
+        """Record the ops of a block."""
+        for op in block.ops:
+            if not isinstance(op, ops.Yield):
+                self.op(op)
+
+    def program(self) -> None:
+        """Record one program of the grid."""
+        raise NotImplementedError
+
+    @property
+    def follows_early(self) -> bool:
+        """Whether the kernel may be launched while the one before it still runs (PDL)."""
+        raise NotImplementedError
+
+    def is_constant(self, buffer: Buffer) -> bool:
+        """Whether nothing writes the buffer while this kernel runs: the one before it may, where
+        this one is there before its end."""
+        return buffer not in self.written and (buffer.role == "constant" or not self.follows_early)
+
+    def set(self, value: Value, tile: Tile) -> None:
+        """Bind a result, converted to its assigned layout."""
+        raise NotImplementedError
+
+    def in_parts(self, tile: Tile, shape: Coordinates, layout: Layout) -> Tile:
+        """A tile under another shape and in another layout, with little shared memory."""
+        raise NotImplementedError
+
+    def as_it_is(self, value: Value) -> Tile:
+        """A tile in the layout that it has; what has none gets a plain one."""
+        made = isinstance(self.env[value], Tile)
+        return self.tile(value, None if made else self.plain_layout(value.shape))

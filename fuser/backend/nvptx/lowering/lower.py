@@ -1,0 +1,198 @@
+"""Walk a kernel and record it: `Lowering` puts the mechanisms together."""
+
+from __future__ import annotations
+
+from fuser.backend.nvptx import pipeline as passes
+from fuser.backend.nvptx.analysis.decisions import Decision
+from fuser.backend.nvptx.ir import ops as gpu
+from fuser.backend.nvptx.ir.layouts import in_registers
+from fuser.backend.nvptx.ir.program import Program
+from fuser.backend.nvptx.ir.values import SharedTile, Tile
+from fuser.backend.nvptx.layouts.assign import assign
+from fuser.backend.nvptx.layouts.convert import convert
+from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
+from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.masks import can_remake, remake
+from fuser.backend.nvptx.lowering.op_rules import RULES
+from fuser.backend.nvptx.lowering.recording import Flexible
+from fuser.backend.nvptx.memory.operand_staging import land_copies, read
+from fuser.backend.nvptx.prefetch import launch_overlap_plan as launch
+from fuser.backend.nvptx.schedule import consumer_warps, producer_warp, warp_specialization_plan
+from fuser.backend.nvptx.tile_scheduler import persistent
+from fuser.backend.nvptx.tile_scheduler.raster import ProgramOrder, growing_axes
+from fuser.backend.nvptx.tile_scheduler.stream_k_plan import plan_shares
+from fuser.backend.nvptx.tiling.occupancy import resident_blocks
+from fuser.backend.nvptx.tiling.resident_rows import Held, emit_held, plan_held
+from fuser.backend.nvptx.tiling.sliced_tiles import move_in_parts
+from fuser.backend.nvptx.tiling.strip_mined_epilogue import emit_epilogue, find_epilogue
+from fuser.backend.nvptx.tiling.strip_mined_rows import find_row_tail
+from fuser.errors import LoweringError
+from fuser.target import Target
+from fuser.tilegen import ops
+from fuser.tilegen.ir import Kernel, Op
+from fuser.tilegen.value import INDEX, Value
+
+
+class Lowering(Builder):
+    """One kernel being recorded. held: its long rows, where they stay in shared memory."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        target: Target,
+        stages: int | None = None,
+        blocks: int = 1,
+        neighbours: tuple[int, int] = (1, 1),
+        frugal: bool = False,
+    ) -> None:
+        """stages: instead of the schedule's, where those do not fit. blocks: of a cluster that
+        shares a program. neighbours: programs whose blocks are a cluster (cluster/multicast.py).
+        frugal: with little shared memory, however slow (tiling/sliced_tiles.py)."""
+        super().__init__(
+            kernel, target, assign(kernel, target, blocks, staging=not frugal),
+            ProgramOrder(
+                kernel.grid, kernel.schedule.group, growing_axes(kernel), blocks, neighbours
+            ),
+            kernel.schedule.stages if stages is None else stages, blocks, neighbours, frugal,
+        )  # fmt: skip
+        self.held: Held | None = None
+        for number, value in enumerate(kernel.scalars):
+            self.env[value] = self._scalar_parameter(value, number)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block, a producer warp included."""
+        warps = self.warps * self.feeding.teams
+        return 32 * (warps + (producer_warp.producer_warps(warps) if self.streams else 0))
+
+    def run(self) -> None:
+        """Record the whole kernel."""
+        self.feeding.streams = warp_specialization_plan.plan_streams(self, self.stages)
+        if not self.streams:
+            self.neighbours.need_streams()
+        if not self.streams and any(p.kind == "wide" for p in self.assignment.dots.values()):
+            self.assignment = assign(self.kernel, self.target, self.cluster.blocks, wide=False)
+        if self.streams:
+            producer_warp.split_roles(self)
+        else:
+            self.shares = plan_shares(self)
+            self.cluster.begin()
+            if self.shares is not None:
+                persistent.without_roles(self)
+            else:
+                self.program()
+            self.cluster.finish()
+
+    def recorded(self) -> Program:
+        """The program, behind all passes."""
+        program = Program(
+            self.kernel.name, self.target.arch, self.warps, self.threads, self.order.launch,
+            list(self.kernel.buffers), self.recorder.body, self.recorder.head, self.shared.slots,
+            self.order.cluster, 0, self.needs.tensor_maps, len(self.kernel.scalars),
+            self.cluster.blocks, self.shared.team, self.needs.workspace_bytes,
+        )  # fmt: skip
+        program.tables, program.fast = self.needs.tables, self.kernel.fast
+        program.resident = resident_blocks(self, self.held)
+        self.decisions.add(self._overlap)
+        self.decisions.add(*passes.run(
+            program, overlap=self.follows_early, early=launch.early(self.kernel),
+            async_copies=self.target.async_copies, units=self.target.units,
+        ))  # fmt: skip
+        return program
+
+    def _scalar_parameter(self, value: Value, number: int) -> Tile:
+        """A number of the launch."""
+        made = self.new(value.dtype, (), self.scalar_layout, value.name)
+        return self.add(gpu.Parameter(number=number, results=(made,)))
+
+    @property
+    def _overlap(self) -> Decision:
+        return launch.overlap(self.kernel, self.target, self.assignment, self.caller)
+
+    @property
+    def follows_early(self) -> bool:
+        return self._overlap.applied
+
+    def program(self) -> None:
+        """Emit one program, what follows the last loop in strips where that fits."""
+        self.held = None if self.caller else plan_held(self)
+        if self.held is not None:
+            emit_held(self, self.held)
+            return
+        tail = None
+        if not (self.caller and self.hazards.any):
+            tail = find_epilogue(self) or find_row_tail(self)
+        later = {*tail.once, *tail.ops} if tail is not None else set()
+        for op in self.kernel.body.ops:
+            if not isinstance(op, ops.Yield) and op not in later:
+                self.op(op)
+        if tail is not None:
+            emit_epilogue(self, tail)
+
+    def op(self, op: Op) -> None:
+        rule = RULES.get(type(op))
+        if rule is None:
+            raise LoweringError(f"{op.opcode} has no lowering for NVIDIA GPUs")
+        with self.recorder.of(self.kernel.origin_of(op)):
+            rule(self, op)
+
+    # values -------------------------------------------------------------------------------------
+
+    def tile(self, value: Value, layout: Layout | None = None) -> Tile:
+        """A value in registers, in its own layout or the given one."""
+        entry = self.env[value]
+        if isinstance(entry, str | int):
+            known = isinstance(entry, int)
+            long = entry if known else self.scalars.value(f"sext i32 {entry} to i64")
+            made = self.new(INDEX, (), self.scalar_layout, value.name)
+            entry = self.add(gpu.Splat(value=long, results=(made,)))
+        if isinstance(entry, SharedTile) and layout is not None:
+            key = (value, layout)
+            if key not in self.converted:
+                self.converted[key] = self._from_shared(value, entry, layout)
+            return self.converted[key]
+        if isinstance(entry, Tile):
+            if layout is None or entry.layout == layout:
+                return entry
+            key = (value, layout)
+            if key not in self.converted:
+                made_again = self.caller and not in_registers(entry.layout, layout)
+                if made_again and can_remake(value, self.assignment.makers, self.env.__contains__):
+                    self.converted[key] = remake(self, value, layout, {})
+                else:
+                    self.converted[key] = convert(self, entry, layout)
+            return self.converted[key]
+        if isinstance(entry, Flexible):
+            if layout is None:
+                layout = self.layout(value)
+            return self.materialise(entry, layout)
+        raise LoweringError(f"{value!r} is not a tile in registers")
+
+    def _from_shared(self, value: Value, entry: SharedTile, layout: Layout) -> Tile:
+        """A staged load in registers; what the producer brings is given back at once."""
+        brought = consumer_warps.before_read(self, value)
+        if not brought:
+            land_copies(self)
+        found = read(self, entry, layout)
+        if brought:
+            consumer_warps.after_read(self, *brought)
+        return found
+
+    def masked(self, mask: Value, layout: Layout) -> Tile:
+        """A mask in the layout of the access that it guards, which may be any."""
+        makers = self.assignment.makers
+        entry = self.env.get(mask)
+        if isinstance(entry, Tile) and in_registers(entry.layout, layout):
+            return self.tile(mask, layout)
+        if can_remake(mask, makers, self.env.__contains__):
+            return remake(self, mask, layout, {})
+        return self.tile(mask, layout)
+
+    def in_parts(self, tile: Tile, shape: Coordinates, layout: Layout) -> Tile:
+        """A tile under another shape and in another layout, with little shared memory."""
+        return move_in_parts(self, tile, shape, layout)
+
+    def set(self, value: Value, tile: Tile) -> None:
+        """Bind a result, converted to its assigned layout."""
+        layout = self.assignment.layouts.get(value, tile.layout)
+        self.env[value] = convert(self, tile, layout)

@@ -1,0 +1,96 @@
+"""Ops as they are made: a kernel's blocks, and which one is being filled."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fuser.backend.nvptx.ir.op import Block, Integer, Op
+from fuser.backend.nvptx.lowering.integers import Integers
+
+
+class Recorder:
+    """The ops of a kernel. head: integers that are made once. origin: the ONNX nodes of what is
+    lowered."""
+
+    def __init__(self) -> None:
+        self.head, self.body = Block(), Block()
+        self.origin: tuple[str, ...] = ()
+        self.open = [self.body]
+        self._names = itertools.count()
+
+    def add(self, op: Op) -> None:
+        """Add an op to the block that is being filled."""
+        op.origin = op.origin or self.origin
+        self.open[-1].ops.append(op)
+
+    def name(self, hint: str = "x") -> str:
+        """A name for a tile."""
+        return f"%{hint.rstrip('0123456789_.') or 'x'}{next(self._names)}"
+
+    @contextmanager
+    def of(self, origin: tuple[str, ...]) -> Iterator[None]:
+        """What is recorded meanwhile comes from some ONNX nodes."""
+        before, self.origin = self.origin, origin or self.origin
+        yield
+        self.origin = before
+
+
+class Scalars(Integers):
+    """Integers that are recorded as ops. prefix: of their names."""
+
+    def __init__(self, recorder: Recorder, prefix: str = "%s") -> None:
+        super().__init__()
+        self._recorder, self._prefix = recorder, prefix
+        self._numbers = itertools.count()
+        self._special: set[str] = set()
+
+    def name_of(self) -> str:
+        return f"{self._prefix}{next(self._numbers)}"
+
+    def value(self, text: str) -> str:
+        name = self.name_of()
+        self._recorder.add(Integer(text=text, names=(name,)))
+        return name
+
+    def hoisted(self, text: str) -> str:
+        name = self.name_of()
+        self._recorder.head.ops.append(Integer(text=text, names=(name,)))
+        return name
+
+    @property
+    def tid(self) -> str:
+        return self._read("%tid", "tid.x")
+
+    @property
+    def rank(self) -> str:
+        return self._read("%rank", "cluster.ctarank")
+
+    def _read(self, name: str, register: str) -> str:
+        if name not in self._special:
+            self._special.add(name)
+            text = f"call i32 @llvm.nvvm.read.ptx.sreg.{register}()"
+            self._recorder.head.ops.append(Integer(text=text, names=(name,)))
+        return name
+
+
+class Region:
+    """An op with blocks that is being recorded: `following` goes on to its next block that is not
+    there already, or behind it."""
+
+    def __init__(self, recorder: Recorder, op: Op) -> None:
+        self.recorder, self.op = recorder, op
+        self.blocks = (block for block in op.blocks() if not block.ops)
+        self.inside = False
+        recorder.add(op)
+        self.following()
+
+    def following(self) -> None:
+        """End the block that is being filled."""
+        if self.inside:
+            self.recorder.open.pop()
+        block = next(self.blocks, None)
+        self.inside = block is not None
+        if block is not None:
+            self.recorder.open.append(block)

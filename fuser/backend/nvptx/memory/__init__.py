@@ -1,0 +1,1 @@
+"""Shared and global memory: slots, tensor maps, staged operands, barriers."""

@@ -1,0 +1,89 @@
+"""16-bit tiles in accumulator layout, to and from memory in whole lines, without other warps.
+
+An accumulator gives a thread two neighbours of a row, and four lanes 16 bytes: half of what memory
+moves at a time. Here a warp turns strips of 16 rows and up to 64 columns over in a buffer of its
+own, so a warp group's epilogue waits for no other group.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fuser.backend.nvptx.analysis.access import Access, step_of
+from fuser.backend.nvptx.ir import ops as gpu
+from fuser.backend.nvptx.ir.values import Slot, Tile
+from fuser.backend.nvptx.ir.warp_transpose import BUFFER, Strips, strips_in
+from fuser.backend.nvptx.layouts.layout import ROW_LANES, Layout
+from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.masks import can_remake
+from fuser.graph.sizes import same
+
+
+def strips_of(low: Builder, access: Access, layout: Layout) -> Strips | None:
+    """How warps turn a tile of this layout over; None where it is not in accumulator layout or
+    memory does not run along its rows."""
+    if not low.target.clusters or access.view.dtype.bits != 16 or len(access.shape) != 2:
+        return None
+    if low.cluster.blocks > 1:
+        return None
+    mask = access.mask
+    if mask is not None and not can_remake(mask, low.assignment.makers, low.env.__contains__):
+        return None
+    if access.axis != 1 or not same(step_of(access.linear, 1, 1), 1) or layout.lanes != ROW_LANES:
+        return None
+    found = strips_in(layout, 64, min(access.width, 8))
+    if found is None or found.columns < 32:
+        return None
+    if any(basis[1] for basis in layout.warps) and found.columns % 64:
+        return dataclasses.replace(found, width=32) if found.columns % 32 == 0 else None
+    return found if found.columns >= 64 else dataclasses.replace(found, width=32)
+
+
+@contextmanager
+def own_buffers(low: Builder) -> Iterator[Slot]:
+    """Let the warps keep their buffers for a while, so that they wait for each other only once: a
+    slot like any other, where they have none for the whole kernel."""
+    if low.warp_buffers is not None:
+        yield low.warp_buffers
+        return
+    slot = low.shared.allocate(BUFFER * low.warps, 128)
+    low.warp_buffers = slot
+    yield slot
+    low.warp_buffers = None
+    low.shared.free(slot)
+
+
+def store_strips(low: Builder, access: Access, tile: Tile, strips: Strips) -> None:
+    """Write a tile; elements out of bounds are dropped."""
+    at = low.place(access, strips.lines)
+    with own_buffers(low) as slot:
+        low.do(gpu.StoreLines(
+            at=at, value=tile, slot=slot, width=strips.width, vector=strips.vector
+        ))  # fmt: skip
+
+
+def load_strips(
+    low: Builder, access: Access, layout: Layout, pad: float | int | None, strips: Strips
+) -> Tile:
+    """Read a tile into an accumulator layout, `pad` where out of bounds."""
+    return land_lines(low, layout, issue_lines(low, access, pad, strips), strips)
+
+
+def issue_lines(low: Builder, access: Access, pad: float | int | None, strips: Strips) -> Tile:
+    """Read the vectors of a tile, `pad` where out of bounds: the tile in the layout of lines."""
+    made = low.new(access.view.dtype, access.shape, strips.lines, "lines")
+    return low.add(gpu.LoadLines(
+        at=low.place(access, strips.lines), pad=pad, vector=strips.vector,
+        constant=low.is_constant(access.view.buffer), results=(made,),
+    ))  # fmt: skip
+
+
+def land_lines(low: Builder, layout: Layout, lines: Tile, strips: Strips) -> Tile:
+    """The tile in its accumulator layout."""
+    made = low.new(lines.dtype, lines.shape, layout)
+    with own_buffers(low) as slot:
+        return low.add(gpu.TurnLines(
+            x=lines, slot=slot, width=strips.width, vector=strips.vector, results=(made,)
+        ))  # fmt: skip

@@ -1,0 +1,75 @@
+"""What passes that move ops ask of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fuser.backend.nvptx.ir import ops
+from fuser.backend.nvptx.ir.op import Integer, Op
+from fuser.backend.nvptx.ir.uses import uses
+from fuser.backend.nvptx.ir.values import Tile
+from fuser.backend.nvptx.layouts.access_layout import repeat_of
+
+PURE = (
+    Integer, ops.Address, ops.Full, ops.IndexTile, ops.Splat, ops.Map, ops.Relabel, ops.ReadTable,
+)  # fmt: skip
+"""Ops that compute an index or a condition, of nothing but numbers."""
+
+
+def makers_of(body: Iterable[Op]) -> dict[object, Op]:
+    """By what it defines, or allocates, each op."""
+    found: dict[object, Op] = {}
+    for op in body:
+        slots = (op.slot,) if isinstance(op, ops.Alloc) else ()
+        found |= dict.fromkeys((*op.results, *op.names, *slots), op)
+    return found
+
+
+def take(op: Op, makers: dict[object, Op], moved: dict[Op, None]) -> bool:
+    """Add an op to those that move, with all that it is made of, if that is indices, conditions and
+    slots, or moves already. makers: of what may move at all."""
+    found: dict[Op, None] = {op: None}
+    todo = [op]
+    while todo:
+        for item in read_by(todo.pop()):
+            maker = makers.get(item)
+            if maker is None or maker in moved or maker in found:
+                continue
+            if not isinstance(maker, (*PURE, ops.Alloc)):
+                return False
+            found[maker] = None
+            todo.append(maker)
+    moved.update(found)
+    return True
+
+
+def read_by(op: Op) -> set[object]:
+    """What an op reads, those inside of it included."""
+    inner = (op, *(other for block in op.blocks() for other in block.walk()))
+    return {item for each in inner for item in uses(each)}
+
+
+def used(body: Sequence[Op]) -> list[Op]:
+    """Without the integers that nothing reads any more."""
+    read: set[object] = set()
+    kept: list[Op] = []
+    for op in reversed(body):
+        if not isinstance(op, Integer | ops.Address) or read.intersection(op.names):
+            kept.append(op)
+            read |= read_by(op)
+    return kept[::-1]
+
+
+def words_of(tile: Tile, load: ops.Load | None = None) -> int:
+    """Registers that a thread has of a tile. load: that it comes from: neighbours that are one
+    number in memory have one."""
+    regs = tile.layout.regs
+    count = len(regs)
+    if load is not None:
+        access = load.at.access
+        runs = [repeat_of(access, axis) for axis in range(len(access.shape))]
+        count = len({tuple(a // run for a, run in zip(at, runs, strict=True)) for at in regs})
+    return -(-count * tile.dtype.bytes // 4)
+
+
+__all__ = ["PURE", "makers_of", "read_by", "take", "used", "words_of"]

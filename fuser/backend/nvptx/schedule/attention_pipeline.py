@@ -1,0 +1,354 @@
+"""Loops with a chain of two dots, as in attention, rotated so that no unit waits for another.
+
+    S = q K[i]; P = f(S, carried); acc = g(acc, carried) + P V[i]          as written
+
+    S = q K[0]; P, acc = f, g                                              before the loop
+    for i = 1, ...:
+        issue S = q K[i]; issue acc += P V[i - 1]                          both in flight
+        what f needs beside S and a few registers hold
+        wait for S; give K back; P = f(S, carried)                         while acc is computed
+        wait for acc; give V back; acc = g(acc)
+    acc += P V[last]                                                       after it
+
+Between issue and wait the code is straight (predicated arrivals, no branches), P is rounded to 16
+bits only after the wait because the flying matmul reads the old one's registers, and what the
+first dot and the code before it need is evaluated before anything is in flight; otherwise ptxas
+serialises the matmuls (C75xx).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fuser.backend.nvptx.ir import op as ir
+from fuser.backend.nvptx.ir import ops as gpu
+from fuser.backend.nvptx.ir.values import Operand, SharedTile, Tile
+from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.dot import operand
+from fuser.backend.nvptx.schedule import consumer_warps
+from fuser.backend.nvptx.schedule.dot_chain import Chain, plain_loads
+from fuser.backend.nvptx.schedule.mask_peeling import Edges
+from fuser.backend.nvptx.schedule.producer_ring import Channel, Ring, Stream, wait_barrier
+from fuser.backend.nvptx.schedule.wgmma import issue, pack_fragments, wait
+from fuser.tilegen import ops
+from fuser.tilegen.ir import Op
+from fuser.tilegen.value import Value
+
+
+def _always(condition: ops.Map) -> ops.Full:
+    """The constant that a condition is."""
+    full = ops.Full(value=True, shape=condition.result.shape, dtype=condition.result.dtype)
+    full.results = condition.results
+    return full
+
+
+def _reduced(op: ops.Reduce, x: Value) -> ops.Reduce:
+    """The same reduction of another value."""
+    other = ops.Reduce(fn=op.fn, x=x, axis=op.axis)
+    other.results = op.results
+    return other
+
+
+# code ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _State:
+    """What one iteration hands to the next: carried tiles by position (the sum: what the second dot
+    adds to) and the words of the probabilities."""
+
+    tiles: list[Tile]
+    words: Tile
+
+
+class Rotated:
+    """Emits one rotated loop."""
+
+    def __init__(self, low: Builder, stream: Stream, chain: Chain) -> None:
+        self.low, self.stream, self.chain = low, stream, chain
+        self.loop, self.e = stream.loop, low.scalars
+        self._certain: set[Op] = set()
+        self.edges = Edges(low, chain, self.loop)
+        self._hand_over: list[Operand] = []
+        # a way through shared memory would wait for the data before anything is issued
+        low.direct.update(plain_loads(low, chain.head + chain.beneath))
+        self.turns = (
+            low.warps == 8
+            and len(low.streams) == 1
+            and bool(low.kernel.schedule.extra.get("turns", TURNS))
+        )
+
+    def emit(self, start: Operand, stop: Operand, inits: list[Tile]) -> list[Tile]:
+        """The whole loop; the results."""
+        e, low = self.e, self.low
+        certain = isinstance(start, int) and isinstance(stop, int)
+        ring = self.stream.ring
+        if self.turns:
+            self._first_turn()
+        if certain:
+            finals, end = self._rotated(start, stop, inits)
+            self.stream.ring = end
+            return finals
+        some = e.value(f"icmp slt i32 {start}, {stop}")
+        names = (e.name_of(), e.name_of()) if low.order.persistent else ()
+        skipped = gpu.Yield(scalars=ring if names else (), values=tuple(inits))
+        results = tuple(low.like(tile) for tile in inits)
+        region = low.region(gpu.If(
+            condition=some, then=ir.Block(), other=ir.Block(ops=[skipped]), names=names,
+            results=results,
+        ))  # fmt: skip
+        finals, end = self._rotated(start, stop, inits)
+        low.do(gpu.Yield(scalars=end if names else (), values=tuple(finals)))
+        region.following()
+        if names:
+            self.stream.ring = names
+        consumer_warps.give_back(low)
+        return list(results)
+
+    def _rotated(self, start: Operand, stop: Operand, inits: list[Tile]) -> tuple[list[Tile], Ring]:
+        """The first trip, the loops of those that follow, and the last matmul; the results, and
+        where the ring then is."""
+        e, low = self.e, self.low
+        ring = self.stream.ring
+        state = self._trip(start, inits)
+        limit, before_limit = self.edges.limit(-1)
+        first, from_first = self.edges.limit(1)
+        self._hand_over = [e.plus(start, self.loop.step), *self._following(*ring), *ring]
+        least = stop if limit is None else self._smin(limit, stop)
+        if first is not None:
+            # no later than the limit: where every iteration needs a mask, the last loop runs them
+            # all
+            state = self._trips(state, self._smin(first, least), before_limit)
+        if limit is not None or first is not None:
+            state = self._trips(state, least, before_limit + from_first)
+        state = self._trips(state, stop, from_first if self.edges.ordered() else [])
+        old, older = self._hand_over[3:]
+        end = (self._hand_over[1], self._hand_over[2])
+        if isinstance(start, int) and isinstance(stop, int):
+            consumer_warps.give_back(low)
+        finals = list(state.tiles)
+        position = self.chain.position
+        finals[position] = self._last(finals[position], state.words, (old, older))
+        return finals, end
+
+    def _trips(self, state: _State, stop: Operand, certainties: list[ops.Map]) -> _State:
+        """Iterations up to `stop`; the state behind them. certainties: conditions that hold for
+        every element of these iterations."""
+        e, low = self.e, self.low
+        variable, stage, phase, old, older = names = tuple(e.name_of() for _ in range(5))
+        inits = (*state.tiles, state.words)
+        phis = tuple(low.like(tile) for tile in inits)
+        loop = gpu.For(
+            stop=stop, scalars=names, firsts=tuple(self._hand_over), params=phis, inits=inits,
+            body=ir.Block(), results=tuple(low.like(tile) for tile in inits),
+        )  # fmt: skip
+        region = low.region(loop)
+        self.stream.stage, self.stream.phase = stage, phase
+        for condition in certainties:
+            low.env[condition.result] = _always(condition)
+        self._certain = set(certainties)
+        end = self._trip(variable, list(phis[:-1]), phis[-1], (old, older))
+        self._certain = set()
+        following = e.value(f"add i32 {variable}, {self.loop.step}")
+        low.do(gpu.Yield(
+            scalars=(following, *self._following(stage, phase), stage, phase),
+            values=(*end.tiles, end.words),
+        ))  # fmt: skip
+        region.following()
+        self._hand_over = list(names)
+        return _State(list(loop.results[:-1]), loop.results[-1])
+
+    def _following(self, stage: Operand, phase: Operand) -> tuple[Operand, Operand]:
+        """The next stage of the ring, and its phase."""
+        if isinstance(stage, int) and isinstance(phase, int):
+            wraps = stage + 1 == self.stream.stages
+            return (0, 1 - phase) if wraps else (stage + 1, phase)
+        e = self.e
+        more = e.value(f"add i32 {stage}, 1")
+        wrap = e.value(f"icmp eq i32 {more}, {self.stream.stages}")
+        turned = e.value(f"xor i32 {phase}, 1")
+        return (
+            e.value(f"select i1 {wrap}, i32 0, i32 {more}"),
+            e.value(f"select i1 {wrap}, i32 {turned}, i32 {phase}"),
+        )
+
+    def _smin(self, a: Operand, b: Operand) -> Operand:
+        return self.e.value(f"call i32 @llvm.smin.i32(i32 {a}, i32 {b})")
+
+    def _trip(
+        self,
+        variable: Operand,
+        carried: list[Tile],
+        words: Tile | None = None,
+        previous: Ring | None = None,
+    ) -> _State:
+        """One iteration; without words the first, which has no matmul to add."""
+        low, chain, stream = self.low, self.chain, self.stream
+        outside, operands = dict(low.converted), dict(low.operands)
+        if words is None:
+            stream.stage, stream.phase = stream.ring
+        low.env[self.loop.body.params[0]] = variable
+        for position, param in enumerate(self.loop.body.params[1:]):
+            if position != chain.position:
+                low.env[param] = carried[position]
+        for channel in chain.keys + chain.beside:
+            self._bind(channel, stream.stage)
+        for op in chain.head:
+            if op is not chain.first and op not in self._certain:
+                low.op(op)
+        plan = low.assignment.dots[chain.first]
+        left, right = operand(low, chain.first, "a"), operand(low, chain.first, "b")
+        assert isinstance(right, SharedTile)
+        scores = low.tile(chain.first.acc, plan.accumulator)
+        for channel in chain.keys + chain.beside:
+            wait_barrier(low, stream.full(low, channel, stream.stage), stream.phase)
+            channel.waited = channel.held = True
+            channel.done = 0  # of the reads of this iteration
+        added: Tile | None = None
+        if words is not None and previous is not None:
+            value = self._values(previous)
+            if self.turns:
+                self._wait_turn()
+            flying = issue(low, chain.first, plan, left, right, scores)
+            added = self._issue_second(carried[chain.position], words, value)
+            if self.turns:
+                self._pass_turn()
+            self._beneath()
+            (flying,) = wait(low, [flying], 1)
+        else:
+            flying = issue(low, chain.first, plan, left, right, scores)
+            self._beneath()
+            (flying,) = wait(low, [flying], 0)
+        self._release(chain.keys, stream.stage)
+        low.set(chain.first.result, flying)
+        for op in chain.middle:
+            if isinstance(op, ops.Reduce) and op in chain.exact and not self._is_certain(op.x):
+                low.op(_reduced(op, chain.exact[op]))
+            elif op not in self._certain:
+                low.op(op)
+        for channel in chain.beside:  # now, so that reads may stand beside their uses
+            channel.held = False
+            consumer_warps.after_read(low, stream, channel)
+        total = carried[chain.position]
+        if added is not None and previous is not None:
+            total, low.env[chain.cast.x] = wait(low, [added, low.tile(chain.cast.x)], 0)
+            for key in [key for key in low.converted if key[0] is chain.cast.x]:
+                del low.converted[key]
+            self._release(chain.others, previous[0])
+        low.op(chain.cast)
+        source = operand(low, chain.second, "a")
+        assert isinstance(source, Tile)
+        fresh = pack_fragments(low, source)
+        low.env[self.loop.body.params[1 + chain.position]] = total
+        self._scale(total)
+        last = self.loop.body.ops[-1]
+        assert isinstance(last, ops.Yield)
+        tiles = []
+        for position, (value_, tile) in enumerate(zip(last.args, carried, strict=True)):
+            wanted = chain.second.acc if position == chain.position else value_
+            tiles.append(low.tile(wanted, tile.layout))
+        low.converted, low.operands = outside, operands
+        return _State(tiles, fresh)
+
+    def _scale(self, total: Tile) -> None:
+        """What the carried sum becomes before the next matmul is added; where its factor seldom is
+        another number than 1, only where some lane of the warp has such a factor."""
+        low, chain = self.low, self.chain
+        factor = chain.steady
+        if factor is None:
+            for op in chain.scale:
+                low.op(op)
+            return
+        some = low.scalar_of(gpu.AnyOther(x=low.tile(factor, total.layout), value=1.0))
+        made = low.like(total)
+        region = low.region(gpu.If(
+            condition=some, then=ir.Block(), other=ir.Block(ops=[gpu.Yield(values=(total,))]),
+            results=(made,),
+        ))  # fmt: skip
+        for op in chain.scale:
+            low.op(op)
+        low.do(gpu.Yield(values=(low.tile(chain.second.acc, total.layout),)))
+        region.following()
+        low.env[chain.second.acc] = made
+
+    def _is_certain(self, select: Value) -> bool:
+        """Whether the condition of a select holds for every element of this iteration."""
+        makers = self.low.assignment.makers
+        maker = makers.get(select)
+        pending = [maker.args[0]] if isinstance(maker, ops.Map) else []
+        seen = set(pending)
+        while pending:
+            condition = makers.get(pending.pop())
+            if isinstance(condition, ops.Map) and condition.fn == "logical_and":
+                pending += [value for value in dict.fromkeys(condition.args) if value not in seen]
+                seen.update(condition.args)
+            elif condition not in self._certain:
+                return False
+        return True
+
+    def _beneath(self) -> None:
+        """What can be done while the first matmul is computed."""
+        for op in self.chain.beneath:
+            self.low.op(op)
+
+    def _last(self, total: Tile, words: Tile, previous: Ring) -> Tile:
+        value = self._values(previous)
+        flying = self._issue_second(total, words, value)
+        (total,) = wait(self.low, [flying], 0)
+        self._release(self.chain.others, previous[0])
+        return total
+
+    def _values(self, previous: Ring) -> SharedTile:
+        """Wait for the second dot's right operand of the iteration before."""
+        low, stream = self.low, self.stream
+        for channel in self.chain.others:
+            self._bind(channel, previous[0])
+            wait_barrier(low, stream.full(low, channel, previous[0]), previous[1])
+        for op in self.chain.values:
+            low.op(op)
+        found = operand(low, self.chain.second, "b")
+        assert isinstance(found, SharedTile)
+        return found
+
+    def _issue_second(self, total: Tile, words: Tile, value: SharedTile) -> Tile:
+        second = self.chain.second
+        self.low.env[second.acc] = total
+        return issue(self.low, second, self.low.assignment.dots[second], words, value, total)
+
+    def _bind(self, channel: Channel, stage: Operand) -> None:
+        low = self.low
+        for load, tile in zip(channel.loads, channel.tiles, strict=True):
+            low.env[load.result] = tile.at_stage(low.scalars.times(stage, tile.bytes))
+            low.piped.add(load)
+
+    def _release(self, channels: list[Channel], stage: Operand) -> None:
+        for channel in channels:
+            consumer_warps.release(self.low, self.stream, channel, stage)
+
+    # ping-pong: one warp group issues its matmuls while the other computes ----------------------
+
+    def _bar(self, kind: Literal["sync", "arrive"], ahead: int) -> None:
+        e = self.e
+        group = e.hoisted(f"lshr i32 {e.tid}, 7")
+        number = e.hoisted(f"{'sub i32 3,' if ahead else 'add i32 2,'} {group}")
+        self.low.do(gpu.NamedBarrier(kind=kind, number=number, threads=256))
+
+    def _first_turn(self) -> None:
+        e = self.e
+        first: Operand = e.hoisted(f"icmp ult i32 {e.tid}, 128")
+        if self.low.order.persistent:  # later programs begin with the turn that the one before left
+            fresh = e.value(f"icmp ult i32 {self.low.feeding.number}, {self.low.order.launch[0]}")
+            first = e.value(f"and i1 {first}, {fresh}")
+        with self.low.where(first):
+            self.low.do(gpu.NamedBarrier(kind="arrive", number=2, threads=256))
+
+    def _wait_turn(self) -> None:
+        self._bar("sync", 0)
+
+    def _pass_turn(self) -> None:
+        self._bar("arrive", 1)
+
+
+TURNS = True
+"""Whether two consumer warp groups ping-pong at the tensor cores; `extra["turns"]` overrides."""

@@ -1,0 +1,98 @@
+"""Which loads of a loop are copied to shared memory ahead of their use, and how far ahead: what
+`schedule/multistage_pipeline.py` goes by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fuser.backend.nvptx.ir.values import SharedTile
+from fuser.backend.nvptx.layouts.assignment import is_tile, lone_dot
+from fuser.backend.nvptx.layouts.dot_plan import runs_on
+from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.masks import can_remake
+from fuser.backend.nvptx.memory.operand_staging import shared_tile_for
+from fuser.graph.units import byte_size
+from fuser.tilegen import ops
+from fuser.tilegen.ir import Op
+from fuser.tilegen.value import Value
+
+MECHANISM = "multistage pipeline"
+
+
+@dataclass
+class Pipeline:
+    """The staged loads of one loop. scalars: what says where they load; tiles: the first stages."""
+
+    loads: list[ops.Load]
+    scalars: list[Op]
+    tiles: list[SharedTile]
+    stages: int
+    ahead: int
+    in_flight: int = 0
+
+
+def plan_pipeline(low: Builder, op: ops.For) -> Pipeline | None:
+    """Which loads of the body can be issued ahead, and how many stages fit."""
+    found = _planned(low, op)
+    if isinstance(found, str):
+        low.decisions.refuse(MECHANISM, found)
+        return None
+    how = "cp.async" if low.target.async_copies else "registers"
+    loads, ahead = len(found.loads), found.ahead
+    what = f"{loads} load{'s' * (loads != 1)} of {found.stages} stages"
+    low.decisions.apply(
+        MECHANISM, f"{what} go {ahead} iteration{'s' * (ahead != 1)} ahead by {how}"
+    )
+    return found
+
+
+def _planned(low: Builder, op: ops.For) -> Pipeline | str:
+    """The pipeline of a loop, or why there is none."""
+    # through registers one tile is on its way while another is multiplied
+    wanted = low.stages if low.target.async_copies else min(low.stages, 2)
+    makers = low.assignment.makers
+    if wanted < 2:
+        return f"{wanted} stages let nothing run ahead"
+    scalars = [item for item in op.body.ops if _is_scalar(low, item)]
+    ahead: set[Value] = {op.body.params[0]}
+    usable: list[Op] = []
+    local = {value for item in op.body.ops for value in item.results} | set(op.body.params[1:])
+    for item in scalars:
+        if not set(item.operands()) & (local - ahead):
+            ahead.add(item.result)
+            usable.append(item)
+    loads = [
+        item
+        for item in op.body.ops
+        if isinstance(item, ops.Load)
+        and item in low.assignment.staged
+        and not set(item.operands()) & (local - ahead) - {item.mask}
+        and (item.mask is None or can_remake(item.mask, makers, lambda v: v not in local - ahead))
+    ]
+    if not loads:
+        return "no load of its loop goes straight to shared memory from a place known ahead"
+    tiles = [shared_tile_for(low, item, wanted) for item in loads]
+    stage_bytes = sum(tile.bytes for tile in tiles)
+    fixed = sum(
+        slot.bytes for slot in low.shared.live if all(slot is not tile.slot for tile in tiles)
+    )
+    stages = min(wanted, (low.target.shared_bytes - fixed - 1024) // stage_bytes)
+    lone = lone_dot(op, low.assignment)
+    if stages < 2:
+        for tile in tiles:
+            low.shared.cancel(tile.slot)
+        return f"two stages of {byte_size(stage_bytes)} do not fit shared memory"
+    for tile in tiles:
+        tile.slot.bytes = tile.bytes * stages
+    if lone and runs_on(lone, low.assignment.dots[lone]) and stages > 2:
+        # the matmuls of an iteration may run on into the next one, so one more stage is in use
+        return Pipeline(loads, usable, tiles, stages, stages - 2, in_flight=1)
+    return Pipeline(loads, usable, tiles, stages, stages - 1)
+
+
+def _is_scalar(low: Builder, op: Op) -> bool:
+    """Whether an op is arithmetic of scalars, which a later iteration's can be done ahead of."""
+    if isinstance(op, ops.IndexTile) and not is_tile(op.result):
+        return True
+    pure = ops.IndexTile | ops.Full | ops.Map | ops.Cast | ops.Bitcast
+    return low.caller and isinstance(op, pure) and not op.result.shape

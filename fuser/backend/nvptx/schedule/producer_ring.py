@@ -1,0 +1,153 @@
+"""Streams: loops of which one warp fetches the operands, and the barriers of their stages.
+
+A loop whose staged loads the copy engine can fetch becomes a stream: `stages` buffers, and for
+every channel (the loads that one dot waits for) a pair of barriers a stage, "full" and "empty".
+schedule/warp_specialization_plan.py finds them, schedule/producer_warp.py writes the producer's
+code and schedule/consumer_warps.py the code of those who compute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fuser.backend.nvptx.ir import ops as gpu
+from fuser.backend.nvptx.ir.values import Operand, SharedTile, Slot, Tile
+from fuser.backend.nvptx.lowering.recording import Recording
+from fuser.backend.nvptx.memory.tma_boxes import Box, Source
+from fuser.tilegen import ops
+
+Ring = tuple[Operand, Operand]
+"""A stage of a ring, and the phase of its barriers."""
+
+
+@dataclass(eq=False)
+class Channel:
+    """Loads that are waited for together. barriers: `stages` full ones, then as many empty. Without
+    dots, a load that goes on to registers; read: beside its dots, one does, too. held: its stage is
+    not given back at the read. edges: the maps of last tiles that have fewer rows; "": others."""
+
+    loads: list[ops.Load]
+    sources: list[Source]
+    dots: list[ops.Dot]
+    tiles: list[SharedTile] = field(default_factory=list)
+    maps: list[str] = field(default_factory=list)
+    edges: list[str] = field(default_factory=list)
+    barriers: Slot | None = None
+    waited: bool = False
+    held: bool = False
+    done: int = 0
+    read: bool = False
+
+    @property
+    def bytes(self) -> int:
+        return sum(tile.bytes for tile in self.tiles)
+
+    @property
+    def arriving(self) -> int:
+        """Bytes that come in a stage."""
+        missing = 0
+        for source, tile in zip(self.sources, self.tiles, strict=True):
+            if isinstance(source, Box) and source.rows:
+                missing += (tile.rows - source.rows) * tile.span * tile.blocks
+        return self.bytes - missing
+
+    @property
+    def is_tile(self) -> bool:
+        """Whether it brings a tile of two axes for registers."""
+        return not self.dots and any(len(load.shape) == 2 for load in self.loads)
+
+    def readers(self, low: Recording) -> int:
+        """How many arrivals empty a stage: of warp groups that multiply, or of warps that read."""
+        return low.warps * 32 // self.threads
+
+    @property
+    def uses(self) -> int:
+        """Dots and reads of an iteration, after which its stage is given back."""
+        return len(self.dots) + (self.read or not self.dots)
+
+    @property
+    def threads(self) -> int:
+        """Of which one arrives for all."""
+        return 128 if self.dots and not self.read else 32
+
+
+@dataclass(eq=False)
+class Stream:
+    """A loop fed by the producer. stage, phase: names of the current consumer iteration's.
+
+    quiet: the body touches no shared memory but the stages. group: where it only accumulates
+    several dots, all of them; they are issued as one. flying: their results of this iteration.
+    fresh: dots that ignore their sums in the first iteration. split: its dot of float32 operands
+    (schedule/tf32x3.py). ring: (stage, phase) where the loop begins, and after it where it ended.
+    """
+
+    loop: ops.For
+    channels: list[Channel]
+    deferred: ops.Dot | None
+    split: ops.Dot | None = None
+    group: list[ops.Dot] = field(default_factory=list)
+    flying: dict[ops.Dot, Tile] = field(default_factory=dict)
+    fresh: set[ops.Dot] = field(default_factory=set)
+    quiet: bool = False
+    stages: int = 0
+    stage: Operand = 0
+    phase: Operand = 0
+    first: Operand = 0
+    variable: Operand = 0
+    ring: tuple[Operand, Operand] = (0, 0)
+
+    @property
+    def in_flight(self) -> int:
+        """Groups of matmuls that may run on when an iteration ends."""
+        return 1 if self.deferred or self.group else 0
+
+    def full(self, low: Recording, channel: Channel, stage: Operand) -> str:
+        """The barrier of a stage that has come."""
+        assert channel.barriers is not None
+        return barrier_at(low, channel.barriers, low.scalars.times(stage, 8))
+
+    def empty(self, low: Recording, channel: Channel, stage: Operand) -> str:
+        """The barrier of a stage that has been read."""
+        assert channel.barriers is not None
+        offset = low.scalars.plus(low.scalars.times(stage, 8), 8 * self.stages)
+        return barrier_at(low, channel.barriers, offset)
+
+
+def barrier_at(low: Recording, slot: Slot, offset: Operand = 0) -> str:
+    """The address of a barrier."""
+    return low.scalar_of(gpu.Address(slot=slot, offset=offset))
+
+
+def ends_of(low: Recording, channel: Channel) -> tuple[str, str]:
+    """The full and the empty barrier of what a persistent kernel brings once a program."""
+    assert channel.barriers is not None
+    return barrier_at(low, channel.barriers), barrier_at(low, channel.barriers, 8)
+
+
+def advance(low: Recording, stream: Stream, stage: Operand, phase: Operand) -> Ring:
+    """The next stage of the ring, and its phase."""
+    if isinstance(stage, int) and isinstance(phase, int):
+        wraps = stage + 1 == stream.stages
+        return (0, 1 - phase) if wraps else (stage + 1, phase)
+    e = low.scalars
+    more = e.value(f"add i32 {stage}, 1")
+    wrap = e.value(f"icmp eq i32 {more}, {stream.stages}")
+    after = e.value(f"select i1 {wrap}, i32 0, i32 {more}")
+    turned = e.value(f"xor i32 {phase}, 1")
+    return after, e.value(f"select i1 {wrap}, i32 {turned}, i32 {phase}")
+
+
+def wait_barrier(low: Recording, barrier: str, parity: Operand) -> None:
+    """Wait until a barrier's phase of the given parity is complete."""
+    low.do(gpu.MbarrierWait(barrier=barrier, parity=parity))
+
+
+def arrive_where(low: Recording, barrier: str, condition: Operand) -> None:
+    """Arrive on a barrier where the condition holds."""
+    low.do(gpu.MbarrierArrive(barrier=barrier, condition=condition))
+
+
+def elected(low: Recording) -> str:
+    """One thread of each warp group."""
+    part = low.scalars.hoisted(f"and i32 {low.scalars.tid}, 127")
+    return low.scalars.hoisted(f"icmp eq i32 {part}, 0")

@@ -1,0 +1,195 @@
+"""Warp roles on Hopper: one producer warp issues tensor-map copies, the other warps compute.
+
+The producer runs the index arithmetic of the streams (schedule/producer_ring.py) alone and stays as
+many iterations ahead as there are stages; consumers run the kernel as it stands
+(schedule/consumer_warps.py).
+
+Persistent kernels (see tile_scheduler/persistent.py) repeat both parts for several programs of the
+grid.
+"""
+
+from __future__ import annotations
+
+from fuser.backend.nvptx.cluster.loop_bounds import bounds
+from fuser.backend.nvptx.ir import op as ir
+from fuser.backend.nvptx.ir import ops as gpu
+from fuser.backend.nvptx.ir.values import Operand
+from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.scalars import is_scalar_arithmetic
+from fuser.backend.nvptx.memory.tensor_map import fetch
+from fuser.backend.nvptx.memory.tma_boxes import Box
+from fuser.backend.nvptx.schedule.producer_ring import (
+    Channel,
+    Stream,
+    advance,
+    barrier_at,
+    ends_of,
+    wait_barrier,
+)
+from fuser.backend.nvptx.tile_scheduler import persistent
+from fuser.tilegen import ops
+
+REGISTERS = {8: (40, 232), 12: (32, 160)}
+"""Registers a thread of (the producer, the consumers), by computing warps: together no more than a
+multiprocessor has. Where a count is not listed, all warps share evenly."""
+SHARING = (48, 224)
+"""The same of 8 warps where the producer reckons with parts of tiles
+(tile_scheduler/stream_k.py)."""
+
+
+def producer_warps(warps: int) -> int:
+    """Warps beside the computing ones; registers move between whole groups of four."""
+    return 4 if warps in REGISTERS else 1
+
+
+def registers_of(low: Builder) -> tuple[int, int] | None:
+    """Registers a thread of (the producer, the consumers); None where all warps share evenly."""
+    warps = low.warps * low.feeding.teams
+    shared = low.shares is not None and warps == 8
+    return SHARING if shared else REGISTERS.get(warps)
+
+
+def split_roles(low: Builder) -> None:
+    """Emit the whole kernel: barriers, the producer warp, then the consumers."""
+    e = low.scalars
+    threads = 32 * low.warps * low.feeding.teams
+    persists = persistent.begin(low)
+    with low.where(e.value(f"icmp eq i32 {e.tid}, {threads}")):
+        _make_barriers(low)
+    low.neighbours.meet()
+    region = low.region(gpu.WarpRoles(
+        threads=threads, warps=(low.threads - threads) // 32, registers=registers_of(low),
+        producer=ir.Block(), consumer=ir.Block(),
+    ))  # fmt: skip
+    if persists:
+        persistent.each_program(low, 1, lambda: _produce(low))
+    else:
+        _produce(low)
+    _await_last(low)
+    region.following()
+    if persists:
+        persistent.each_program(low, low.feeding.teams, lambda: persistent.consume(low))
+    else:
+        for stream in low.streams.values():
+            stream.ring = (0, 0)
+        low.program()
+    low.cluster.finish()
+    region.following()
+
+
+def _make_barriers(low: Builder) -> None:
+    """By one thread: the barriers of all streams."""
+
+    def make(barrier: str, count: int) -> None:
+        low.do(gpu.MbarrierInit(barrier=barrier, count=count))
+
+    for stream in low.streams.values():
+        for channel in stream.channels:
+            readers = channel.readers(low) * low.neighbours.senders(channel)
+            for stage in range(stream.stages):
+                full, empty = stream.full(low, channel, stage), stream.empty(low, channel, stage)
+                make(full, 1)
+                make(empty, readers)
+            for name in filter(None, (*channel.maps, *channel.edges)):
+                low.do(gpu.PrefetchMap(map=name))
+    for channel in low.feeding.resident.values():
+        for barrier, count in zip(ends_of(low, channel), (1, low.warps // 4), strict=True):
+            make(barrier, count)
+    if low.feeding.turns is not None:
+        for team in range(low.feeding.teams):
+            make(barrier_at(low, low.feeding.turns, 8 * team), 1)
+    low.do(gpu.MbarrierInitFence())
+
+
+def _produce(low: Builder) -> None:
+    """The producer's part: index arithmetic and the copies of every stream, in program order."""
+    saved, low.env = low.env, {}
+    converted, low.converted = low.converted, {}
+    for op in low.kernel.body.ops:
+        if isinstance(op, ops.For) and op in low.streams:
+            _produce_stream(low, low.streams[op])
+        elif isinstance(op, ops.Load) and op in low.feeding.resident:
+            _send(low, low.feeding.resident[op])
+        elif is_scalar_arithmetic(op) and set(op.operands()) <= set(low.env):
+            low.op(op)
+    low.env, low.converted = saved, converted
+
+
+def _await_last(low: Builder) -> None:
+    """Wait until the last stages that went to several blocks are empty in all of them."""
+    e = low.scalars
+    for stream in low.streams.values():
+        stage, phase = stream.ring
+        for channel in low.neighbours.sends(stream):
+            for ahead in range(stream.stages):
+                place = e.plus(stage, ahead)
+                wraps = e.value(f"icmp uge i32 {place}, {stream.stages}")
+                at = e.pick(wraps, e.minus(place, stream.stages), place)
+                # a stage that was never filled counts as emptied in the phase before
+                same = e.value(f"xor i32 {phase}, 1")
+                wait_barrier(low, stream.empty(low, channel, at), str(e.pick(wraps, phase, same)))
+
+
+def _send(low: Builder, channel: Channel) -> None:
+    """The producer's part of a resident operand."""
+    e = low.scalars
+    full, empty = ends_of(low, channel)
+    wait_barrier(low, empty, e.value(f"xor i32 {low.feeding.visit}, 1"))
+    low.do(gpu.MbarrierExpect(barrier=full, bytes=channel.bytes))
+    for source, tile, name in zip(channel.sources, channel.tiles, channel.maps, strict=True):
+        fetch(low, source, tile, name, full)
+
+
+def _produce_stream(low: Builder, stream: Stream) -> None:
+    e, loop = low.scalars, stream.loop
+    start, stop = bounds(low, loop)
+    variable, stage, phase = e.name_of(), e.name_of(), e.name_of()
+    region = low.region(gpu.For(
+        stop=stop, scalars=(variable, stage, phase), firsts=(start, *stream.ring), params=(),
+        inits=(), body=ir.Block(),
+    ))  # fmt: skip
+    low.env[loop.body.params[0]] = variable
+    for op in loop.body.ops:
+        if is_scalar_arithmetic(op) and set(op.operands()) <= set(low.env):
+            low.op(op)
+    free = e.value(f"xor i32 {phase}, 1")
+    for channel in stream.channels:
+        wait_barrier(low, stream.empty(low, channel, stage), free)
+        full = stream.full(low, channel, stage)
+        beyond = _beyond(low, channel)
+        low.do(gpu.MbarrierExpect(barrier=full, bytes=_coming(low, channel, beyond)))
+        for load, source, tile, name, edge, there in zip(
+            channel.loads, channel.sources, channel.tiles, channel.maps, channel.edges, beyond,
+            strict=True,
+        ):  # fmt: skip
+            place = tile.at_stage(e.times(stage, tile.bytes))
+            share = low.neighbours.share(load, tile)
+            fetch(low, source, place, name, full, share, edge, there)
+    following = e.value(f"add i32 {variable}, {loop.step}")
+    low.do(gpu.Yield(scalars=(following, *advance(low, stream, stage, phase))))
+    region.following()
+    stream.ring = (stage, phase)
+
+
+def _beyond(low: Builder, channel: Channel) -> list[Operand]:
+    """Of each load, whether its tile is the last, and has fewer rows than the others."""
+    found: list[Operand] = []
+    for source, tile in zip(channel.sources, channel.tiles, strict=True):
+        if isinstance(source, Box) and source.edge:
+            dim = source.dims[1]
+            start = low.evaluate(dim.start)
+            found.append(low.scalars.value(f"icmp sgt i32 {start}, {dim.extent - tile.rows}"))
+        else:
+            found.append(0)
+    return found
+
+
+def _coming(low: Builder, channel: Channel, beyond: list[Operand]) -> Operand:
+    """The bytes that come in a stage."""
+    e, coming = low.scalars, channel.arriving
+    found: Operand = coming
+    for source, tile, last in zip(channel.sources, channel.tiles, beyond, strict=True):
+        if isinstance(source, Box) and source.edge:
+            missing = (tile.rows - source.edge) * tile.span * tile.blocks
+            found = e.minus(found, e.pick(str(last), missing, 0))
+    return found

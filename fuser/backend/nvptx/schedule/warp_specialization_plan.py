@@ -1,0 +1,294 @@
+"""Which loops of a kernel a producer warp can feed, and what room their stages get.
+
+All staged loads of a kernel must be boxes or windows whose coordinates the producer can compute:
+index arithmetic on scalars alone. Otherwise the kernel is not split into roles, and copies with
+cp.async.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fuser.backend.nvptx.ir.values import tile_bytes
+from fuser.backend.nvptx.ir.warp_transpose import BUFFER
+from fuser.backend.nvptx.layouts.assignment import (
+    accumulates,
+    lone_dot,
+    shared_values,
+    trips_of,
+)
+from fuser.backend.nvptx.layouts.dot_plan import runs_on
+from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.scalars import is_scalar_arithmetic
+from fuser.backend.nvptx.memory.operand_staging import shared_tile_for
+from fuser.backend.nvptx.memory.tensor_map import add_map, are_summed, edge_rows, filled_rows
+from fuser.backend.nvptx.memory.tma_boxes import Box, source_of
+from fuser.backend.nvptx.schedule.producer_ring import Channel, Stream
+from fuser.backend.nvptx.schedule.producer_warp import producer_warps
+from fuser.backend.nvptx.tile_scheduler.persistent_plan import teams_of, wanted
+from fuser.backend.nvptx.tile_scheduler.stream_k_plan import plan_shares
+from fuser.graph.sizes import size_hint
+from fuser.tilegen import ops
+from fuser.tilegen.ir import Op
+from fuser.tilegen.value import Value
+
+MOST_WARPS = 32
+"""Of a block."""
+DEFAULT = True
+"""Whether kernels are split into roles where they can be; `schedule.extra["roles"]` overrides."""
+
+
+MECHANISM = "warp specialisation"
+
+
+def plan_streams(low: Builder, stages: int) -> dict[ops.For, Stream]:
+    """The streams of a kernel; empty where it cannot be split into roles."""
+    found = _planned(low, stages)
+    if isinstance(found, str):
+        low.decisions.refuse(MECHANISM, found)
+        return {}
+    count = max(stream.stages for stream in found.values())
+    low.decisions.apply(MECHANISM, f"a producer warp fetches {count} stages ahead by TMA")
+    return found
+
+
+def _planned(low: Builder, stages: int) -> dict[ops.For, Stream] | str:
+    """The streams, or why there are none."""
+    plan, kernel = low.assignment, low.kernel
+    if not plan.staged:
+        return "no load goes straight to shared memory"
+    if not kernel.schedule.extra.get("roles", DEFAULT):
+        return "the schedule says so"
+    if not low.target.wgmma:
+        return f"{low.target.arch} has no wgmma whose operands TMA could bring"
+    if stages < 2:
+        return f"a ring of {stages} stages lets nothing run ahead"
+    if low.warps % 4:
+        return f"{low.warps} warps are no whole groups of four"
+    if low.warps + producer_warps(low.warps) > MOST_WARPS:
+        return f"{low.warps} warps leave no room for a producer"
+    branches = ops.If | ops.While
+    if low.caller and (low.hazards.any or any(isinstance(op, branches) for op in kernel.walk())):
+        return "a caller's kernel that branches, or loads what it stores"
+    known: set[Value] = set(kernel.scalars)
+    streams: dict[ops.For, Stream] = {}
+    seen = 0
+    for op in kernel.body.ops:
+        if _is_scalar(op, known):
+            known.add(op.result)
+        if isinstance(op, ops.For):
+            inside = _staged(low, op)
+            seen += len(inside)
+            if not inside:
+                continue
+            stream = _plan_stream(low, op, inside, known)
+            if isinstance(stream, str):
+                return stream
+            streams[op] = stream
+        elif op in plan.staged:
+            seen += 1
+    if seen != len(plan.staged) or not streams:
+        return "it loads operands outside of its loops, or in nested ones"
+    low.feeding.streams = streams
+    low.shares = plan_shares(low)
+    low.feeding.teams = teams_of(low, streams)
+    if not _allocate(low, streams, stages):
+        low.feeding.teams, low.feeding.streams, low.shares = 1, {}, None
+        return "two stages do not fit shared memory, or tiles are not whole"
+    return streams
+
+
+def _is_scalar(op: Op, known: set[Value]) -> bool:
+    """Whether an op is arithmetic on known scalars."""
+    return is_scalar_arithmetic(op) and set(op.operands()) <= known
+
+
+def _staged(low: Builder, loop: ops.For) -> list[ops.Load]:
+    return [op for op in loop.body.ops if isinstance(op, ops.Load) and op in low.assignment.staged]
+
+
+def _plan_stream(
+    low: Builder, loop: ops.For, loads: list[ops.Load], known: set[Value]
+) -> Stream | str:
+    """The stream of a loop, or why there is none."""
+    plan = low.assignment
+    if not set(loop.operands()) - set(loop.inits) <= known:
+        return "the range of its loop depends on data"
+    if 0 < trips_of(loop) <= 1:
+        return "its loop has one iteration"
+    inner = known | {loop.body.params[0]}
+    for op in loop.body.ops:
+        if _is_scalar(op, inner):
+            inner.add(op.result)
+    channels: list[Channel] = []
+    for load in loads:
+        dots = _dots_of(low, load)
+        wide = any(plan.dots[dot].kind == "wide" for dot in dots)
+        size = 4 if wide else dots[0].a.dtype.bytes if dots else 2
+        windows = bool(low.kernel.schedule.extra.get("windows", True))
+        source = source_of(load, plan.accesses[load], windows, size)
+        if source is None:
+            return f"what it loads of {load.view.buffer.name} is no box of a tensor map"
+        if not set(load.operands()) <= inner:
+            return f"where it loads of {load.view.buffer.name} depends on data"
+        kinds = {plan.dots[dot].kind for dot in dots}
+        if not kinds <= {"wgmma", "wide"} or any(dot not in loop.body.ops for dot in dots):
+            return f"what is loaded of {load.view.buffer.name} is not multiplied by wgmma"
+        if not dots and len(load.shape) == 2 and any(c.is_tile for c in channels):
+            return "more than one tile beside the operands takes too much room"
+        match = next((c for c in channels if set(c.dots) & set(dots)), None)
+        if match is None:
+            channels.append(Channel([load], [source], dots))
+        else:
+            match.loads.append(load)
+            match.sources.append(source)
+            match.dots += [dot for dot in dots if dot not in match.dots]
+    for channel in channels:
+        channel.read = bool(channel.dots) and any(_is_read(low, load) for load in channel.loads)
+    lone = lone_dot(loop, plan)
+    wide = lone is not None and plan.dots[lone].kind == "wide"
+    if wide and not trips_of(loop):
+        return "float32 operands are split over a known number of iterations"
+    later = lone if lone is not None and runs_on(lone, plan.dots[lone]) else None
+    stream = Stream(loop, channels, later, split=lone if wide else None)
+    stream.quiet = not wide and _is_quiet(low, loop)
+    every = [op for op in loop.body.ops if isinstance(op, ops.Dot)]
+    if stream.quiet and len(every) > 1 and all(accumulates(dot, loop, plan) for dot in every):
+        alike = len({dot.acc.dtype for dot in every}) == 1
+        if alike and all(runs_on(dot, plan.dots[dot]) for dot in every):
+            stream.group = every
+    return stream
+
+
+def _is_quiet(low: Builder, loop: ops.For) -> bool:
+    """Whether a body only multiplies what the producer brings or what is there before the loop."""
+    local = {value for op in loop.body.ops for value in op.results} | set(loop.body.params)
+    brought: set[Value] = set()
+    for op in loop.body.ops:
+        match op:
+            case ops.Load() if op in low.assignment.staged:
+                brought.add(op.result)
+            case ops.Permute() if op.x in brought:
+                brought.add(op.result)
+            case ops.Dot():
+                if not {op.a, op.b} & local <= brought:
+                    return False
+            case ops.Cast() | ops.Map() if _stays(low, op, brought):
+                pass
+            case ops.IndexTile() | ops.Full() | ops.Yield():
+                pass
+            case _:
+                return False
+    return True
+
+
+def _stays(low: Builder, op: ops.Cast | ops.Map, brought: set[Value]) -> bool:
+    """Whether an op works on what threads have, or read of what is brought, as it lies there."""
+    plan = low.assignment
+    tiles = [v for v in op.operands() if v.shape and v not in brought and v not in plan.flexible]
+    return all(low.layout(value) == low.layout(op.result) for value in tiles)
+
+
+def _is_read(low: Builder, load: ops.Load) -> bool:
+    """Whether threads read a staged load."""
+    return any(isinstance(use, ops.Cast) for use in low.assignment.uses.get(load.result, ()))
+
+
+def _dots_of(low: Builder, load: ops.Load) -> list[ops.Dot]:
+    found: list[ops.Dot] = []
+    for value in shared_values(load, low.assignment):
+        for use in low.assignment.uses.get(value, ()):
+            if isinstance(use, ops.Dot) and use not in found:
+                found.append(use)
+    return found
+
+
+def _allocate(low: Builder, streams: dict[ops.For, Stream], stages: int) -> bool:
+    """Buffers and barriers of every stream. They live from the start: the producer runs ahead of
+    whatever else uses shared memory."""
+    resident = sum(
+        tile_bytes(op.shape, low.assignment.accesses[op].axis, op.view.dtype)
+        for op in low.kernel.body.ops
+        if isinstance(op, ops.Load) and op in low.assignment.staged
+    )
+    for stream in streams.values():
+        for channel in stream.channels:
+            channel.tiles = [shared_tile_for(low, load) for load in channel.loads]
+            for load, tile in zip(channel.loads, channel.tiles, strict=True):
+                if tile.shape != load.shape:
+                    return _take_back(low, streams)
+    each = sum(c.bytes for s in streams.values() for c in s.channels)
+    together = low.shares.per_unit if low.shares is not None else 1
+    room = low.target.shared_bytes // together - resident - 1024 * len(low.shared.slots) - 2048
+    if wanted(low, streams):
+        # nothing may take the place of the stages: the producer is at the next program already
+        room -= low.warps * low.feeding.teams * BUFFER
+    stages = min(max(stages, _depth(low, each, streams)), room // each)
+    if stages < 2:
+        return _take_back(low, streams)
+    low.neighbours.plan(streams.values())
+    for stream in streams.values():
+        stream.stages = stages
+        # a caller may store rows beyond the bounds of what they are made of
+        if not low.caller and _rows_stay_apart(low, stream):
+            _fetch_less(low, stream)
+        for channel in stream.channels:
+            for tile in channel.tiles:
+                tile.slot.bytes = tile.bytes * stages
+            channel.barriers = low.shared.allocate(16 * stages, 16)
+            channel.maps = [
+                add_map(low, load, source, tile)
+                for load, source, tile in zip(
+                    channel.loads, channel.sources, channel.tiles, strict=True
+                )
+            ]
+            channel.edges = [
+                add_map(low, load, source, tile, edge=True)
+                if isinstance(source, Box) and source.edge else ""
+                for load, source, tile in zip(
+                    channel.loads, channel.sources, channel.tiles, strict=True
+                )
+            ]  # fmt: skip
+    return True
+
+
+def _rows_stay_apart(low: Builder, stream: Stream) -> bool:
+    """Whether a row of an operand counts in no other row or column of what a kernel stores."""
+    mixing = ops.Reduce | ops.Scan | ops.AtomicAdd
+    return stream.quiet and not any(isinstance(op, mixing) for op in low.kernel.walk())
+
+
+def _fetch_less(low: Builder, stream: Stream) -> None:
+    """Leave rows out that operands do not have."""
+    for channel in stream.channels:
+        for at, (load, tile) in enumerate(zip(channel.loads, channel.tiles, strict=True)):
+            source = channel.sources[at]
+            if not channel.dots or not isinstance(source, Box) or tile.flat:
+                continue
+            if low.neighbours.share(load, tile) or are_summed(low, load, 1 - tile.inner):
+                continue
+            rows = filled_rows(source, tile)
+            if rows < tile.rows:
+                channel.sources[at] = replace(source, rows=rows)
+            else:
+                channel.sources[at] = replace(source, edge=edge_rows(source, tile))
+
+
+def _depth(low: Builder, each: int, streams: dict[ops.For, Stream]) -> int:
+    """Stages that keep enough bytes on their way where a multiprocessor runs one small block: a
+    round trip to L2 takes near a microsecond, in which it could receive some 64 KiB."""
+    programs = low.cluster.blocks
+    for extent in low.kernel.grid:
+        programs *= size_hint(extent)
+    alone = programs <= low.target.units and low.stages == low.kernel.schedule.stages
+    if wanted(low, streams) and low.stages == low.kernel.schedule.stages:
+        return 8
+    return min(16, (96 << 10) // each) if alone else 0
+
+
+def _take_back(low: Builder, streams: dict[ops.For, Stream]) -> bool:
+    for stream in streams.values():
+        for channel in stream.channels:
+            for tile in channel.tiles:
+                low.shared.cancel(tile.slot)
+    return False

@@ -1,0 +1,1 @@
+"""Which block computes which tile: the raster, persistent blocks, stream-k, load balance."""

@@ -1,0 +1,66 @@
+"""Which kernels are persistent, and which have two warp groups that ping-pong.
+
+It fits kernels whose loops do nothing but accumulate what the producer brings, over a number of
+iterations that is known, so that both sides can tell where in the ring a program begins; and
+rotated loops (schedule/attention_pipeline.py) of one warp group, where both sides count; there,
+programs of different lengths are shared out beforehand (tile_scheduler/static_load_balance.py).
+What these multiply that does not change with the loop, the queries of attention, is brought by the
+producer too, as soon as the last iteration of the program before has multiplied its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fuser.backend.nvptx.layouts.assignment import trips_of
+from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.schedule.dot_chain import find_chain
+from fuser.backend.nvptx.schedule.producer_ring import Stream
+from fuser.graph.sizes import size_hint
+from fuser.tilegen import ops
+
+
+def wanted(low: Builder, streams: Mapping[ops.For, Stream]) -> bool:
+    """Whether a kernel of these streams is to be persistent."""
+    if low.shares is not None and streams:
+        return True
+    if not low.kernel.schedule.persistent or not streams:
+        return False
+    programs = size_hint(low.order.programs)
+    if programs <= low.neighbours.at_once() or low.cluster.blocks > 1:
+        return False
+    return rotates(low, streams) or all(
+        stream.quiet and trips_of(stream.loop) for stream in streams.values()
+    )
+
+
+def rotates(low: Builder, streams: Mapping[ops.For, Stream]) -> bool:
+    """Whether the only stream is of a rotated loop."""
+    return len(streams) == 1 and all(find_chain(low, stream) for stream in streams.values())
+
+
+def teams_of(low: Builder, streams: Mapping[ops.For, Stream]) -> int:
+    """Ping-pong warp groups in a block; 1: none."""
+    teams = int(low.kernel.schedule.extra.get("teams", 1))
+    return teams if teams > 1 and wanted(low, streams) and low.warps == 4 else 1
+
+
+def decide(low: Builder) -> None:
+    """Note why the blocks of a kernel with streams are persistent, or ping-pong, or not."""
+    decisions, programs = low.decisions, size_hint(low.order.programs)
+    most, asked = low.neighbours.at_once(), int(low.kernel.schedule.extra.get("teams", 1))
+    if wanted(low, low.streams):
+        decisions.apply("persistent blocks", f"{programs} programs on {most} blocks")
+    elif not low.kernel.schedule.persistent:
+        decisions.refuse("persistent blocks", "the schedule does not ask for them")
+    elif programs <= most:
+        decisions.refuse("persistent blocks", f"{programs} programs all run at once")
+    elif low.cluster.blocks > 1:
+        decisions.refuse("persistent blocks", "a cluster shares each program")
+    else:
+        decisions.refuse("persistent blocks", "its loops do more than add up, or for unknown times")
+    if low.feeding.teams > 1:
+        decisions.apply("ping-pong", f"{low.feeding.teams} warp groups have a program each")
+    elif asked > 1:
+        why = "blocks are not persistent" if not wanted(low, low.streams) else "of groups of four"
+        decisions.refuse("ping-pong", why if low.warps == 4 else f"{low.warps} warps, not four")

@@ -1,0 +1,202 @@
+"""Which program of the grid a CUDA block is: the raster, and coordinates from block numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from fuser.backend.nvptx.ir.values import Operand
+from fuser.backend.nvptx.lowering.integers import Integers
+from fuser.graph.sizes import certain, divides, is_symbolic, same
+from fuser.tilegen import ops
+from fuser.tilegen.index import Extreme, FloorDiv, Index, Scalar
+from fuser.tilegen.ir import Kernel
+
+MAX_YZ = 65535
+
+
+def growing_axes(kernel: Kernel) -> frozenset[int]:
+    """Grid axes along which programs have more to do: loops run further as the coordinate grows,
+    as in causal attention. Started from the far end, the short programs fill the tail."""
+    names = {op.result: op.axis for op in kernel.body.ops if isinstance(op, ops.ProgramId)}
+    meaning = {
+        op.result: op.expression
+        for op in kernel.body.ops
+        if isinstance(op, ops.IndexTile) and not op.shape
+    }
+    found, seen = set[int](), set[tuple[Index, int]]()
+
+    def visit(at: Index, sign: int) -> None:
+        if (at, sign) in seen:
+            return
+        seen.add((at, sign))
+        for atom, coefficient in at.terms:
+            along = sign if coefficient > 0 else -sign
+            match atom:
+                case Scalar() if atom.value in names:
+                    if along > 0:
+                        found.add(names[atom.value])
+                case Scalar() if atom.value in meaning:
+                    visit(meaning[atom.value], along)
+                case FloorDiv():
+                    visit(atom.base, along)
+                case Extreme():
+                    for item in atom.items:
+                        visit(item, along)
+
+    for op in kernel.body.ops:
+        if isinstance(op, ops.For):
+            visit(op.stop, 1)
+            visit(op.start, -1)
+    return frozenset(found)
+
+
+class ProgramOrder:
+    """Maps a kernel's grid to a launch.
+
+    Without a group, the last three axes are block x, y, z where they fit at all sizes; otherwise,
+    and with a group, the blocks are numbered in one dimension. `group` rows of blocks of the last
+    two axes (m, n) are swept together, column by column, so that the blocks that run at one time
+    share operands in L2. Axes of `reverse` are counted from the far end. cluster: blocks of a
+    program, side by side along x. neighbours: (rows, columns) of programs of the last two axes,
+    which divide by them, whose blocks form a cluster; what is numbered then are such groups of
+    programs.
+    """
+
+    def __init__(
+        self,
+        grid: tuple[int, ...],
+        group: int,
+        reverse: frozenset[int] = frozenset(),
+        cluster: int = 1,
+        neighbours: tuple[int, int] = (1, 1),
+    ) -> None:
+        self.extents = grid
+        self.neighbours = neighbours
+        together = neighbours[0] * neighbours[1]
+        if together > 1:
+            grid = (*grid[:-2], grid[-2] // neighbours[0], grid[-1] // neighbours[1])
+            group = -(-group // neighbours[0])
+        self.grid = grid
+        self.cluster = cluster * together
+        self.unit = "clusterid" if self.cluster > 1 else "ctaid"
+        self.reverse = reverse
+        alone = len(grid) < 2 or same(grid[-2], 1) or same(grid[-1], 1)
+        self.group = 0 if alone else group
+        tail = grid[-3:][::-1]
+        # of what may be more than that at some sizes, code for all sizes is made
+        fits = len(grid) <= 3 and all(certain(MAX_YZ - extent) for extent in tail[1:])
+        self.flat = bool(self.group) or not fits or together > 1
+        self.launch: tuple[int, int, int] = (1, 1, 1)
+        if self.flat:
+            count = 1
+            for extent in grid:
+                count *= extent
+            self.launch = (count, 1, 1)
+        else:
+            padded = (*tail, 1, 1, 1)
+            self.launch = (padded[0], padded[1], padded[2])
+        self.launch = (self.launch[0] * self.cluster, *self.launch[1:])
+        self._known: dict[int, Operand] = {}
+        self.persistent = False
+
+    @property
+    def programs(self) -> int:
+        """Programs of the grid, or groups of neighbours."""
+        return math.prod(self.grid)
+
+    @property
+    def starts(self) -> int:
+        """How many programs, or groups of them, begin at once in a persistent kernel."""
+        return self.launch[0] // self.cluster
+
+    def persist(self, blocks: int) -> None:
+        """Launch this many blocks, or clusters, each of which runs programs in turn (see
+        `choose`)."""
+        self.persistent = True
+        self.launch = (blocks * self.cluster, 1, 1)
+
+    def choose(self, emitter: Integers, number: str) -> None:
+        """Make the coordinates those of a program, numbered in the order of the raster."""
+        self._known = {}
+        self._decode(emitter, number, emitter.value)
+        self._spread(emitter, emitter.value)
+        self._turn(emitter, emitter.value)
+
+    def _turn(self, emitter: Integers, write: Callable[[str], str]) -> None:
+        for turned in self.reverse & self._known.keys():
+            last = emitter.size(self.extents[turned] - 1)
+            self._known[turned] = write(f"sub i32 {last}, {self._known[turned]}")
+
+    def _spread(self, emitter: Integers, write: Callable[[str], str]) -> None:
+        """From the coordinates of a group of neighbours to those of this block's program."""
+        rows, columns = self.neighbours
+        if rows * columns == 1:
+            return
+        row = column = emitter.rank
+        if columns > 1:
+            row = write(f"lshr i32 {row}, {columns.bit_length() - 1}")
+            column = write(f"and i32 {column}, {columns - 1}")
+        rank = len(self.extents)
+        for axis, count, part in ((rank - 2, rows, row), (rank - 1, columns, column)):
+            if count > 1:
+                first = write(f"mul i32 {self._known[axis]}, {count}")
+                self._known[axis] = write(f"add i32 {first}, {part}")
+
+    def coordinate(self, emitter: Integers, axis: int) -> Operand:
+        """The program's coordinate on a grid axis; computed at the head of the kernel."""
+        if axis >= len(self.extents) or same(self.extents[axis], 1):
+            return 0
+        if not self._known:
+            number = ""
+            if self.flat:
+                number = emitter.hoisted(f"call i32 @llvm.nvvm.read.ptx.sreg.{self.unit}.x()")
+            self._decode(emitter, number, emitter.hoisted)
+            self._spread(emitter, emitter.hoisted)
+            self._turn(emitter, emitter.hoisted)
+        return self._known[axis]
+
+    def _decode(self, emitter: Integers, number: str, write: Callable[[str], str]) -> None:
+        rank = len(self.grid)
+        if not self.flat and not self.persistent:
+            for axis, letter in zip(reversed(range(rank)), "xyz", strict=False):
+                if not same(self.grid[axis], 1):
+                    name = f"call i32 @llvm.nvvm.read.ptx.sreg.{self.unit}.{letter}()"
+                    self._known[axis] = emitter.hoisted(name)
+            return
+        rest = number
+        axes = list(reversed(range(rank)))
+        if self.group:
+            m, n = self.grid[-2:]
+            if rank > 2:
+                area = emitter.size(m * n)
+                inside = write(f"urem i32 {rest}, {area}")
+                rest = write(f"udiv i32 {rest}, {area}")
+            else:
+                inside = rest
+            self._group(emitter, write, inside, m, n)
+            axes = axes[2:]
+        for position, axis in enumerate(axes):
+            extent = emitter.size(self.grid[axis])
+            last = position == len(axes) - 1
+            self._known[axis] = rest if last else write(f"urem i32 {rest}, {extent}")
+            if not last:
+                rest = write(f"udiv i32 {rest}, {extent}")
+
+    def _group(
+        self, emitter: Integers, write: Callable[[str], str], number: str, m: int, n: int
+    ) -> None:
+        # of open sizes m may be less than the group: the last sweep has fewer rows anyway
+        group = self.group if is_symbolic(m) else min(self.group, m)
+        sweep = emitter.size(group * n)
+        band = write(f"udiv i32 {number}, {sweep}")
+        first = write(f"mul i32 {band}, {group}")
+        inside = write(f"urem i32 {number}, {sweep}")
+        rows = str(group)
+        if not divides(group, m):
+            left = write(f"sub i32 {emitter.size(m)}, {first}")
+            rows = write(f"call i32 @llvm.umin.i32(i32 {left}, i32 {group})")
+        row = write(f"urem i32 {inside}, {rows}")
+        rank = len(self.grid)
+        self._known[rank - 2] = write(f"add i32 {first}, {row}")
+        self._known[rank - 1] = write(f"udiv i32 {inside}, {rows}")

@@ -1,0 +1,243 @@
+"""Stream-K: blocks share the tiles that are left over behind whole waves, by steps of their loops.
+
+Whole waves leave multiprocessors idle where their number does not divide the tiles. Here the tiles
+left over are done first, by all blocks: as many blocks as there are such tiles have the first part
+of one each, the heads; those of lower numbers have the rest of them, each of several tiles one
+after the other, or several of one tile where tiles are few. Whole tiles follow, in waves. All cuts
+are at the same iterations, so that blocks which read the same rows or columns read them at the same
+time. That counts: where every block has the next part of equal length of all iterations in a row,
+tiles are cut anywhere, blocks are out of step, and requests for the same lines are no longer
+answered together; matmuls run at half the speed then (docs/lab/gpu-stream-k.md).
+
+Who has a later part of a tile leaves its sums in memory and raises a flag. The head waits for these
+flags, adds up in the order of the iterations, so that the bits do not depend on who was faster, and
+goes on to what follows the loop.
+
+Nothing can wait for ever: a head waits only for blocks of lower numbers, which were started before
+it, and these do what it waits for first and wait for nothing. So it does not matter how many blocks
+the device can hold at once, or what other kernels run beside. (That blocks start in the order of
+their numbers is how the hardware works; CUB's scans rest on it too.) A kernel that starts early
+under this one's end (PDL) gets room only when all blocks have started.
+
+Every warp has flags and memory of its own: what a thread adds, the same thread of another block has
+left. The flags are a variable of the module, so every plan has its own; the head lowers what was
+raised, and all are down when the kernel ends. The memory for sums is a buffer that the runtime
+gives (CompiledKernel.workspace_bytes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fuser.backend.nvptx.emit.stream_k import FLAGS
+from fuser.backend.nvptx.ir import op as ir
+from fuser.backend.nvptx.ir import ops as gpu
+from fuser.backend.nvptx.ir.values import Operand, Tile
+from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.recorder import Region
+from fuser.backend.nvptx.schedule.producer_ring import Ring, Stream
+from fuser.backend.nvptx.tile_scheduler.tile_scheduler import each_turn
+from fuser.tilegen import ops
+from fuser.tilegen.stream_k import Cut
+
+
+class Shares:
+    """What `blocks` blocks, or clusters of neighbours, do of `tiles` programs with `trips`
+    iterations each, `per_unit` of them on a multiprocessor. number, first, last: the program of the
+    stretch that is being emitted, its first iteration and the one behind its last.
+
+    Where a block is, is one number: program * iterations + iteration. The programs left over come
+    first.
+    """
+
+    def __init__(
+        self, low: Builder, loop: ops.For, tiles: int, blocks: int, cut: Cut, per_unit: int = 1
+    ) -> None:
+        self.low, self.loop = low, loop
+        self.tiles, self.blocks, self.cut = tiles, blocks, cut
+        self.per_unit = per_unit
+        self.number: Operand = 0
+        self.first: Operand = 0
+        self.last: Operand = 0
+        self.skip: Region | None = None
+
+    def begin(self) -> None:
+        """Launch the blocks."""
+        self.low.order.persist(self.blocks)
+
+    # what belongs to whom -----------------------------------------------------------------------
+
+    def _read(self, name: str) -> str:
+        """A number that the hardware knows, read anew: what is made of it and kept would take
+        registers from the sums."""
+        return self.low.scalar_of(gpu.ReadRegister(register=f"{name}.x"))
+
+    def _whole(self, block: Operand) -> Operand:
+        """Where a block's whole tiles begin."""
+        e = self.low.scalars
+        return e.times(e.plus(block, self.cut.left), self.cut.iterations)
+
+    def _start(self) -> Operand:
+        """Where this block begins."""
+        e, cut = self.low.scalars, self.cut
+        block = self._read(self.low.order.unit)
+        part = e.value(f"udiv i32 {block}, {cut.lists}")
+        number = e.times(e.minus(block, e.times(part, cut.lists)), cut.run)
+        trip = e.plus(e.times(part, cut.length), cut.first)
+        tail = e.plus(e.times(number, cut.iterations), trip)
+        own = e.minus(block, cut.tails)
+        is_tail = e.value(f"icmp ult i32 {block}, {cut.tails}")
+        is_head = e.value(f"icmp ult i32 {own}, {cut.left}")
+        head = e.pick(is_head, e.times(own, cut.iterations), self._whole(block))
+        return e.pick(is_tail, tail, head)
+
+    def stretch(self, at: Operand) -> tuple[Operand, Operand, Operand]:
+        """(program, its first iteration, the one behind its last) of what a block does from `at`
+        on."""
+        e, cut = self.low.scalars, self.cut
+        number = e.value(f"udiv i32 {at}, {cut.iterations}")
+        first = e.minus(at, e.times(number, cut.iterations))
+        is_head = e.value(f"icmp eq i32 {first}, 0")
+        stop = e.pick(is_head, cut.first, e.plus(first, cut.length))
+        stop = e.value(f"call i32 @llvm.umin.i32(i32 {stop}, i32 {cut.iterations})")
+        is_left = e.value(f"icmp ult i32 {number}, {cut.left}")
+        return number, first, e.pick(is_left, stop, cut.iterations)
+
+    def after(self, at: Operand) -> Operand:
+        """Where a block goes on after the stretch that begins at `at`."""
+        e, cut = self.low.scalars, self.cut
+        number, first, _ = self.stretch(at)
+        following = e.value(f"add i32 {number}, 1")
+        more = e.value(f"icmp ne i32 {first}, 0")
+        more = e.value(f"and i1 {more}, {e.value(f'icmp ult i32 {following}, {cut.left}')}")
+        in_list = e.value(f"icmp ne i32 {e.value(f'urem i32 {following}, {cut.run}')}, 0")
+        more = e.value(f"and i1 {more}, {in_list}")
+        whole = self._whole(self._read(self.low.order.unit))
+        then = e.pick(more, e.plus(at, cut.iterations), whole)
+        is_left = e.value(f"icmp ult i32 {number}, {cut.left}")
+        return e.pick(is_left, then, e.plus(at, self.blocks * cut.iterations))
+
+    def bounds(self, start: Operand) -> tuple[Operand, Operand]:
+        """Start and stop of the loop in this stretch. start: of the whole loop."""
+        e, step = self.low.scalars, self.loop.step
+        return (
+            e.plus(e.times(self.first, step), start),
+            e.plus(e.times(self.last, step), start),
+        )
+
+    # one stretch after the other ----------------------------------------------------------------
+
+    def each_stretch(
+        self, teams: int, emit: Callable[[], None], last: Callable[[], None] | None = None
+    ) -> None:
+        """Emit a loop over what the block does: all of it, or every other stretch, for one of two
+        warp groups. Where the ring of a stream then is follows from the iterations of both. last:
+        emits what ends every stretch."""
+        low, e = self.low, self.low.scalars
+        streams = list(low.streams.values())
+        start = self._start()
+        starts: list[Ring] = [(0, 0) for _ in streams]
+        if teams > 1:
+            _, first, stop = self.stretch(start)
+            count = e.minus(stop, first)
+            second = e.value(f"icmp ne i32 {low.shared.team}, 0")
+            starts = [
+                (e.pick(second, stage, 0), e.pick(second, phase, 0))
+                for stage, phase in (_moved(low, s, (0, 0), count) for s in streams)
+            ]
+            start = e.pick(second, self.after(start), start)
+
+        def admit(at: str) -> str:
+            return e.value(f"icmp ult i32 {at}, {self.tiles * self.cut.iterations}")
+
+        def turn(at: str) -> tuple[Operand, list[Ring]]:
+            self.number, self.first, self.last = self.stretch(at)
+            low.order.choose(e, str(self.number))
+            self.skip = None
+            emit()
+            if self.skip is not None:
+                low.do(gpu.Yield())
+                self.skip.following()
+            if last is not None:
+                last()
+            ends = [stream.ring for stream in streams]
+            following = self.after(at)
+            if teams > 1:
+                _, first, stop = self.stretch(following)
+                other = e.minus(stop, first)
+                ends = [_moved(low, s, ring, other) for s, ring in zip(streams, ends, strict=True)]
+                following = self.after(following)
+            return following, ends
+
+        each_turn(low, teams, start, starts, admit, turn)
+
+    # sums of others -----------------------------------------------------------------------------
+
+    def complete(self, finals: list[Tile]) -> list[Tile]:
+        """Behind the loop: leave the sums of a later stretch and skip what follows; or else add
+        those of the other stretches."""
+        low, e = self.low, self.low.scalars
+        cut = e.value(f"icmp ne i32 {self.first}, 0")
+        self.skip = low.region(gpu.If(condition=cut, then=ir.Block(), other=ir.Block()))
+        self._leave(finals)
+        low.do(gpu.Yield())
+        self.skip.following()
+        return self._gather(finals)
+
+    def _reserve(self, tiles: list[Tile]) -> None:
+        """Memory and flags for the sums of all parts."""
+        low = self.low
+        slots = self.cut.left * self.cut.parts * low.neighbours.blocks
+        vectors = -(-sum(len(tile.layout.regs) for tile in tiles) // 4)
+        low.needs.workspace_bytes = slots * vectors * 16 * 32 * low.warps
+        kind = f"[{slots * low.warps} x i32]"
+        low.needs.variables[FLAGS] = f"internal addrspace(1) global {kind} zeroinitializer"
+
+    def _leave(self, tiles: list[Tile]) -> None:
+        e = self.low.scalars
+        self._reserve(tiles)
+        behind = e.minus(self.first, self.cut.first)
+        part = e.value(f"udiv i32 {behind}, {self.cut.length}")
+        self.low.do(gpu.LeaveSums(
+            values=tuple(tiles), program=self.number, part=part, parts=self.cut.parts,
+            neighbours=self.low.neighbours.blocks, teams=self.low.feeding.teams,
+        ))  # fmt: skip
+
+    def _gather(self, tiles: list[Tile]) -> list[Tile]:
+        """Add the sums of the later parts, in the order of their iterations."""
+        low, e = self.low, self.low.scalars
+        is_cut = e.value(f"icmp ult i32 {self.number}, {self.cut.left}")
+        # LLVM must not know how many: it would mix what is in the loop with what is behind it
+        parts = low.scalar_of(gpu.Opaque(value=self.cut.parts))
+        stop = e.pick(is_cut, parts, 0)
+        part = e.name_of()
+        phis = [low.like(tile) for tile in tiles]
+        loop = gpu.While(
+            scalars=(part,), types=("i32",), firsts=(0,), params=tuple(phis), inits=tuple(tiles),
+            head=ir.Block(), body=ir.Block(), results=tuple(low.like(tile) for tile in tiles),
+        )  # fmt: skip
+        region = low.region(loop)
+        low.do(gpu.Condition(value=e.value(f"icmp ult i32 {part}, {stop}")))
+        region.following()
+        added = gpu.AddSums(
+            values=tuple(phis), program=self.number, part=part, parts=self.cut.parts,
+            neighbours=low.neighbours.blocks, teams=low.feeding.teams,
+            results=tuple(low.like(tile) for tile in tiles),
+        )  # fmt: skip
+        low.do(added)
+        following = e.value(f"add i32 {part}, 1")
+        low.do(gpu.Yield(scalars=(following,), values=added.results))
+        region.following()
+        low.do(gpu.Seam())
+        return list(loop.results)
+
+
+def _moved(low: Builder, stream: Stream, ring: Ring, count: Operand) -> Ring:
+    """(stage, phase) after this many iterations."""
+    e = low.scalars
+    stage, phase = ring
+    moved = e.plus(stage, count)
+    turns = e.value(f"udiv i32 {moved}, {stream.stages}")
+    stage = e.minus(moved, e.times(turns, stream.stages))
+    odd = e.value(f"and i32 {turns}, 1")
+    return stage, odd if phase == 0 else e.value(f"xor i32 {phase}, {odd}")

@@ -1,0 +1,1 @@
+"""Tiles that are processed in strips or slices, and rows that stay in shared memory."""

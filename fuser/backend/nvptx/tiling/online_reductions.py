@@ -1,0 +1,264 @@
+"""Two reductions of one row, the second around what the first gives, made together.
+
+    top = reduce.max(x)        sum = reduce.sum(exp(x - top))
+    all = reduce.sum(x)        sum = reduce.sum((x - all/n)^2)
+
+As they are written, the second must wait until every thread, warp and block has told its part of
+the first. But a sum around another number can be corrected:
+
+    sum exp(x - top) = exp(t - top) * sum exp(x - t)
+    sum (x - mean)^2 = sum (x - m)^2 + n (m - mean)^2      where m is the mean of these n elements
+
+(an online softmax; Chan, Golub, LeVeque 1979). So every strip of a row is summed around its own
+maximum or mean, threads, warps and blocks merge pairs in a fixed order, and one pass and one
+exchange do for both. No sum of squares around a far number appears, so a mean far from zero costs
+no accuracy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fuser.backend.nvptx.ir import ops as gpu
+from fuser.backend.nvptx.ir.values import Tile
+from fuser.backend.nvptx.layouts.layout import Layout
+from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.reduce import Partial, fold_parts, parts_of_blocks, parts_of_warps
+from fuser.backend.nvptx.lowering.tiles import finite, full_like, map_of, new_like
+from fuser.tilegen import ops
+from fuser.tilegen.ir import Op
+from fuser.tilegen.value import Value
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """first, second: the reductions. squares: of differences, else exponentials. between: the ops
+    that lead from the result of the first to what the second reduces, in order."""
+
+    first: ops.Reduce
+    second: ops.Reduce
+    squares: bool
+    between: tuple[Op, ...]
+
+
+def find_pair(second: ops.Reduce, makers: dict[Value, Op]) -> tuple[ops.Reduce, bool] | None:
+    """(the reduction that a sum is relative to, whether it is one of squares); None where it is
+    not such a sum, or where elements are masked that its mean must not count."""
+    if second.fn != "sum" or not second.x.dtype.is_float:
+        return None
+    made = makers.get(second.x)
+    if not isinstance(made, ops.Map):
+        return None
+    squares = made.fn == "mul" and made.args[0] is made.args[1]
+    if not squares and made.fn != "exp":
+        return None
+    shift = makers.get(made.args[0])
+    if not isinstance(shift, ops.Map) or shift.fn != "sub":
+        return None
+    spread = makers.get(shift.args[1])
+    if not isinstance(spread, ops.Broadcast):
+        return None
+    around = makers.get(spread.x)
+    axis, shape = second.axis, second.x.shape
+    if squares:
+        around = _scaled(around, makers, shape[axis])
+    folds = ("sum",) if squares else ("max", "fmax")
+    if not isinstance(around, ops.Reduce) or around.fn not in folds:
+        return None
+    kept = tuple(a for a in range(len(shape)) if a != axis)
+    same = around.x is shift.args[0] and around.axis == axis and spread.axes == kept
+    return (around, squares) if same else None
+
+
+def _scaled(op: Op | None, makers: dict[Value, Op], count: int) -> Op | None:
+    """What makes x where an op is x / count."""
+    if not isinstance(op, ops.Map) or op.fn not in ("mul", "div"):
+        return None
+    for value, other in (op.args, op.args[::-1]) if op.fn == "mul" else (op.args,):
+        number = makers.get(other)
+        if isinstance(number, ops.Full):
+            factor = float(number.value) if op.fn == "mul" else 1 / (float(number.value) or 1)
+            return makers.get(value) if math.isclose(factor * count, 1, rel_tol=1e-6) else None
+    return None
+
+
+def plan_pairs(low: Builder, reductions: list[ops.Reduce], whole: Layout) -> list[Pair]:
+    """The pairs among reductions of rows of a layout. Each may be part of one; what lies between
+    must be where the threads have their rows, as every thread has other numbers there at first."""
+    plan = low.assignment
+    found: list[Pair] = []
+    for second in reductions:
+        pair = find_pair(second, plan.makers)
+        if pair is None or pair[0] not in reductions:
+            continue
+        first, squares = pair
+        if first.fn == "fmax":
+            continue  # a strip without a number has no maximum to sum around
+        if any(first in (p.first, p.second) or second is p.first for p in found):
+            continue
+        if squares and whole.shape[first.axis] != first.x.shape[first.axis]:
+            continue  # elements past the edge of the tile would count
+        if first.x.dtype is not second.x.dtype or first.x.dtype.compute is not first.x.dtype:
+            continue
+        between = _between(low, first, second)
+        rows = whole.reduced(first.axis)
+        short = [v for v in _short(first, between) if v not in plan.flexible]
+        if all(low.layout(v) == rows for v in short):
+            found.append(Pair(first, second, squares, between))
+    return found
+
+
+def _between(low: Builder, first: ops.Reduce, second: ops.Reduce) -> tuple[Op, ...]:
+    """The ops that lead from the result of one reduction to the operand of another, in order."""
+    after = {first.result}
+    found = []
+    needed, pending = set[Value](), [second.x]
+    while pending:
+        value = pending.pop()
+        maker = low.assignment.makers.get(value)
+        if value not in needed and maker is not None and value is not first.result:
+            needed.add(value)
+            pending += maker.operands()
+    for op in low.kernel.body.ops:
+        if op.results and op.results[0] in needed:
+            if after & set(op.operands()):
+                after.update(op.results)
+                found.append(op)
+            elif isinstance(op, ops.Full):  # it may stand behind the first reduction
+                found.append(op)
+    return tuple(found)
+
+
+def _short(first: ops.Reduce, between: tuple[Op, ...]) -> list[Value]:
+    """Of what lies between, the values as short as the results."""
+    shape = first.result.shape
+    return [v for v in (first.result, *(op.results[0] for op in between)) if v.shape == shape]
+
+
+@dataclass
+class Running:
+    """What a thread has of a pair. first: maxima or sums; second: sums around the maxima or the
+    means; count: elements of each; like: the fold that they are parts of."""
+
+    pair: Pair
+    like: Partial
+    first: Tile
+    second: Tile
+    count: int
+
+
+def add_strip(
+    low: Builder,
+    pair: Pair,
+    before: Running | None,
+    fold: Callable[[ops.Reduce], Partial],
+    run: Callable[[Op], None],
+) -> Running:
+    """Take a strip of a pair's row into account: `fold` folds a strip of a reduction's operand in
+    each thread, `run` emits an op for this strip."""
+    plain = fold(pair.first)
+    first = plain.tile
+    count = len(plain.of.regs) // len(plain.layout.regs)
+    if pair.squares:
+        around = _times(low, first, pair.first.x.shape[plain.axis] / count)
+    else:
+        if before is not None:
+            first = map_of(low, "max", before.first, first)
+        around = finite(low, first)
+    result = pair.first.result
+    low.env[result] = around
+    low.converted = {key: tile for key, tile in low.converted.items() if key[0] is not result}
+    for op in pair.between:
+        run(op)
+    second = fold(pair.second).tile
+    if before is None:
+        return Running(pair, plain, first, second, count)
+    if not pair.squares:
+        moved = _moved(low, before.second, finite(low, before.first), around)
+        return Running(pair, plain, first, map_of(low, "add", moved, second), count)
+    parts = (before.count, before.first, before.second), (count, first, second)
+    first, second = _join_two(low, *parts)
+    return Running(pair, plain, first, second, before.count + count)
+
+
+def merge_threads(low: Builder, part: Running) -> tuple[Tile, Tile]:
+    """The results of both reductions of what the threads have: lanes, warps, blocks."""
+    like, first, second, count = part.like, part.first, part.second, part.count
+    steps = tuple(1 << bit for bit, basis in enumerate(like.of.lanes) if basis[like.axis])
+    if part.pair.squares:
+        for step in steps:
+            others = [_shuffled(low, x, step) for x in (first, second)]
+            mine = (count, first, second)
+            first, second = _join_two(low, mine, (count, others[0], others[1]))
+            count *= 2
+    elif steps:
+        most = low.add(
+            gpu.FoldLanes(fn="max", x=first, steps=steps, results=(new_like(low, first),))
+        )
+        second = _around(low, first, second, most)
+        made = new_like(low, second)
+        second = low.add(gpu.FoldLanes(fn="sum", x=second, steps=steps, results=(made,)))
+        first = most
+    bits = [bit for bit, basis in enumerate(like.of.warps) if basis[like.axis]]
+    inside, blocks = low.cluster.split(bits)
+    for gather, which in ((parts_of_warps, inside), (parts_of_blocks, blocks)):
+        if which:
+            parts = gather(low, [first, second], which)
+            first, second = _join(low, part.pair.squares, parts, count)
+            count *= len(parts)
+    if not part.pair.squares:  # where all is -inf, or some inf, the sum is NaN
+        second = map_of(low, "add", second, map_of(low, "sub", first, first))
+    return first, second
+
+
+def _join(low: Builder, squares: bool, parts: list[list[Tile]], count: int) -> tuple[Tile, Tile]:
+    """The pair of parts of `count` elements each."""
+    firsts, seconds = [part[0] for part in parts], [part[1] for part in parts]
+    if not squares:
+        most = fold_parts(low, "max", firsts)
+        moved = [_around(low, m, s, most) for m, s in zip(firsts, seconds, strict=True)]
+        return most, fold_parts(low, "sum", moved)
+    total = fold_parts(low, "sum", firsts)
+    mean = _times(low, total, 1 / (count * len(parts)))
+    apart = [_distance(low, part, mean, 1 / count) for part in firsts]
+    squared = _times(low, fold_parts(low, "sum", apart), count)
+    return total, map_of(low, "add", fold_parts(low, "sum", seconds), squared)
+
+
+def _join_two(
+    low: Builder, a: tuple[int, Tile, Tile], b: tuple[int, Tile, Tile]
+) -> tuple[Tile, Tile]:
+    """(sums, squares around the mean) of two parts with (count, sums, squares) each: the same bits
+    whichever comes first."""
+    (n, total, squares), (m, more_total, more_squares) = a, b
+    weight = n * m / (n + m)
+    means = [_times(low, x, 1 / k) for k, x in ((n, total), (m, more_total))]
+    between = _times(low, _distance(low, means[0], means[1], 1.0), weight)
+    within = map_of(low, "add", squares, more_squares)
+    return map_of(low, "add", total, more_total), map_of(low, "add", within, between)
+
+
+def _around(low: Builder, top: Tile, total: Tile, most: Tile) -> Tile:
+    """Sums around some maxima as sums around others."""
+    return _moved(low, total, finite(low, top), finite(low, most))
+
+
+def _moved(low: Builder, total: Tile, old: Tile, new: Tile) -> Tile:
+    """Sums around some numbers as those around others."""
+    return map_of(low, "mul", total, map_of(low, "exp", map_of(low, "sub", old, new)))
+
+
+def _distance(low: Builder, x: Tile, y: Tile, factor: float) -> Tile:
+    """(x * factor - y) squared."""
+    apart = map_of(low, "sub", _times(low, x, factor), y)
+    return map_of(low, "mul", apart, apart)
+
+
+def _times(low: Builder, x: Tile, factor: float) -> Tile:
+    return x if factor == 1 else map_of(low, "mul", x, full_like(low, x, factor))
+
+
+def _shuffled(low: Builder, x: Tile, step: int) -> Tile:
+    return low.add(gpu.Shuffle(kind="bfly", x=x, amount=step, results=(new_like(low, x),)))

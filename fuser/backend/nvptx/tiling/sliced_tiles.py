@@ -1,0 +1,95 @@
+"""Tiles that do not fit shared memory as a whole: moved, and multiplied, a part at a time.
+
+It is the plan for kernels of callers whose blocks are larger than the faster plans have room for:
+correct for any block, and slow.
+"""
+
+from __future__ import annotations
+
+from fuser.backend.nvptx.ir import ops as gpu
+from fuser.backend.nvptx.ir.layouts import row_major, tile_size
+from fuser.backend.nvptx.ir.values import Tile
+from fuser.backend.nvptx.layouts.assignment import DotPlan
+from fuser.backend.nvptx.layouts.convert import convert, read_dense
+from fuser.backend.nvptx.layouts.layout import Coordinates, Layout, blocked
+from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.tilegen import ops
+from fuser.tilegen.value import TileType, Value
+
+SHARE = 3
+"""A part takes at most this part of the shared memory."""
+
+
+def room(low: Builder) -> int:
+    """Bytes of a part."""
+    return low.target.shared_bytes // SHARE // 1024 * 1024
+
+
+def move_in_parts(low: Builder, tile: Tile, shape: Coordinates, layout: Layout) -> Tile:
+    """The same elements in row-major order under another shape, in a layout."""
+    window = room(low) // tile.dtype.bytes
+    slot = low.shared.allocate((window + 1) * tile.dtype.bytes)
+    made: Tile | None = None
+    for first in range(0, tile_size(shape), window):
+        low.do(gpu.WriteWindow(slot=slot, x=tile, first=first, count=window))
+        made = low.add(gpu.ReadWindow(
+            slot=slot, first=first, count=window, before=made,
+            results=(low.new(tile.dtype, shape, layout),),
+        ))  # fmt: skip
+    low.shared.free(slot)
+    assert made is not None
+    return made
+
+
+def rows_in_warps(low: Builder, tile: Tile, axis: int) -> Tile:
+    """A tile in a layout in which few warps share a row along an axis, where what they would tell
+    each other of its folds is too much."""
+    layout = tile.layout
+    sharing = sum(1 for basis in layout.warps if basis[axis])
+    if tile_size(layout.reduced(axis).shape) * tile.dtype.bytes << sharing <= room(low):
+        return tile
+    others = [a for a in reversed(range(layout.rank)) if a != axis]
+    wanted = blocked(tile.shape, low.warps, (axis, *others), 1)
+    return convert(low, tile, wanted)
+
+
+def slice_of(low: Builder, tile: Tile, axis: int, start: int, count: int) -> Tile:
+    """The elements from `start` on along an axis, in a plain layout."""
+    shape = (*tile.shape[:axis], count, *tile.shape[axis + 1 :])
+    slot = low.shared.allocate(row_major(shape, tile.dtype.bytes)[0])
+    low.do(gpu.WriteSlice(slot=slot, x=tile, axis=axis, start=start, count=count))
+    made = read_dense(low, tile.dtype, shape, low.plain_layout(shape), slot)
+    low.shared.free(slot)
+    return made
+
+
+def slice_length(low: Builder, op: ops.Dot, plan: DotPlan) -> int:
+    """How much of k is multiplied at a time: what has room beside other things."""
+    k = op.a.shape[1]
+    rows, columns = plan.accumulator.shape
+    least = 16
+    if plan.grid is not None:
+        least = max(least, plan.grid.turn * plan.grid.warps_k)
+    length = k
+    while length > least and length % 2 == 0:
+        if (rows + columns) * length * op.a.dtype.bytes <= room(low):
+            break
+        length //= 2
+    return length
+
+
+def dots_of_slices(low: Builder, op: ops.Dot, plan: DotPlan, length: int) -> list[ops.Dot]:
+    """A dot as dots of slices of k, whose operands are there when each is emitted in turn: their
+    first accumulator is the dot's own, and that of each other is bound by who emits them."""
+    found: list[ops.Dot] = []
+    acc = op.acc
+    for _ in range(0, op.a.shape[1], length):
+        (m, _), n = op.a.shape, op.b.shape[1]
+        a = Value(TileType(op.a.dtype, (m, length)), "a")
+        b = Value(TileType(op.b.dtype, (length, n)), "b")
+        dot = ops.Dot(a=a, b=b, acc=acc, precision=op.precision, codes=op.codes)
+        acc = Value(op.result.type, "acc")
+        dot.results = (acc,)
+        low.assignment.dots[dot] = plan
+        found.append(dot)
+    return found
