@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fuser.pipeline.precision import Precision
 
 
-STAGES = ("graph", "passes", "regions", "tile", "cpu", "gpu", "llvm", "ptx", "asm")
+STAGES = ("graph", "passes", "regions", "tile", "cpu", "gpu-passes", "gpu", "llvm", "ptx", "asm")
 
 
 @click.command("dump")
@@ -36,8 +36,9 @@ def dump_command(
     fusion: Fusing, precision: Precision,
 ) -> int:  # fmt: skip
     """Print MODEL as it stands after a stage: graph, passes (those before nodes are grouped),
-    regions, tile, cpu (where values live, how dots are blocked and loops vectorised), gpu (kernels
-    with layouts, barriers and copies), llvm, ptx or asm."""
+    regions, tile, cpu (where values live, how dots are blocked and loops vectorised), gpu-passes
+    (the GPU IR after each of its passes), gpu (kernels with layouts, barriers and copies), llvm,
+    ptx or asm."""
     from fuser.frontends.onnx.model import open_model
     from fuser.pipeline import dump as stages
 

@@ -39,7 +39,8 @@ class Stages(Mapping[str, str]):
     """Texts by stage, made when they are asked for.
 
     source: the function. tile: the Tile IR as the language emits it. passes: after each pass that
-    changed it. optimised: after all. gpu (GPU): the GPU IR. cpu (CPU): what the back
+    changed it. optimised: after all. gpu-passes (GPU): the GPU IR after each of its passes. gpu
+    (GPU): the GPU IR. cpu (CPU): what the back
     end decided. llvm: LLVM IR. asm (CPU) or ptx (GPU): machine code as text.
     """
 
@@ -48,7 +49,8 @@ class Stages(Mapping[str, str]):
 
     @property
     def _names(self) -> tuple[str, ...]:
-        machine = ("gpu", "llvm", "ptx") if self.variant.target.is_cuda else ("cpu", "llvm", "asm")
+        cuda = self.variant.target.is_cuda
+        machine = ("gpu-passes", "gpu", "llvm", "ptx") if cuda else ("cpu", "llvm", "asm")
         return ("source", "tile", "passes", "optimised", *machine)
 
     def __iter__(self) -> Iterator[str]:
@@ -79,6 +81,8 @@ class Stages(Mapping[str, str]):
             if stage == "passes":
                 return self._passes()
             kernel = parse_kernel(variant.tile)
+            if stage == "gpu-passes":
+                return nvptx.gpu_pass_texts(kernel, variant.target)
             if stage == "gpu":
                 return nvptx.gpu_text(kernel, variant.target)
             if stage == "cpu":

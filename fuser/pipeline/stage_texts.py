@@ -15,17 +15,22 @@ from fuser.target import Target
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.text import print_kernel
 
+GPU_STAGES = ("gpu-passes", "gpu", "ptx")
+
 
 def kernel_text(program: TileProgram, stage: str, target: Target) -> str:
-    """The text of one tile program: tile, llvm; gpu, ptx or cpu, asm. Raises UsageError."""
+    """The text of one tile program: tile, llvm; gpu-passes, gpu, ptx or cpu, asm. Raises
+    UsageError."""
     if stage == "tile":
         return print_kernel(program.kernel)
     if stage == "llvm":
         lower = nvptx.lower_to_llvm if target.is_cuda else cpu.lower_to_llvm
         return lower(program.kernel, target)
-    if (stage in ("gpu", "ptx")) != target.is_cuda:
+    if (stage in GPU_STAGES) != target.is_cuda:
         other = "--device cpu" if target.is_cuda else "--device cuda"
         raise UsageError(f"stage {stage} is not of {target.arch}", hint=f"use {other}")
+    if stage == "gpu-passes":
+        return nvptx.gpu_pass_texts(program.kernel, target)
     if stage == "gpu":
         return nvptx.gpu_text(program.kernel, target)
     if stage == "cpu":

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from fuser.cli.dump import STAGES
+from fuser.pipeline.stage_texts import GPU_STAGES
 from tests.cli.command import Fuser, assert_one_line
 
 
-@pytest.mark.parametrize("stage", [stage for stage in STAGES if stage not in ("gpu", "ptx")])
+@pytest.mark.parametrize("stage", [stage for stage in STAGES if stage not in GPU_STAGES])
 def test_dump_prints_every_stage(fuser: Fuser, mlp: Path, stage: str) -> None:
     code, out, err = fuser("dump", mlp, "--device", "cpu", "--stage", stage)
     assert (code, err) == (0, "")

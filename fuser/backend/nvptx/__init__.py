@@ -7,10 +7,18 @@ docs/gpu-level.md.
 
 from fuser.backend.nvptx.compile import (
     compile_kernel,
+    gpu_pass_texts,
     gpu_text,
     lower_to_gpu,
     lower_to_llvm,
     mechanisms,
 )
 
-__all__ = ["compile_kernel", "gpu_text", "lower_to_gpu", "lower_to_llvm", "mechanisms"]
+__all__ = [
+    "compile_kernel",
+    "gpu_pass_texts",
+    "gpu_text",
+    "lower_to_gpu",
+    "lower_to_llvm",
+    "mechanisms",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from fuser.backend.module import CompiledKernel, TensorMap
@@ -18,6 +19,7 @@ from fuser.backend.nvptx.layouts.assignment import of_caller
 from fuser.backend.nvptx.layouts.dot_plan import decide_unit
 from fuser.backend.nvptx.layouts.mma_units import known_unit
 from fuser.backend.nvptx.lowering.lower import Lowering
+from fuser.backend.nvptx.pipeline import run_passes
 from fuser.backend.text import symbolic_dims
 from fuser.errors import LoweringError
 from fuser.graph import dims
@@ -28,6 +30,10 @@ from fuser.tilegen.ir import Kernel
 
 MOST_WARPS = 32
 """Of a block."""
+RECORDED = "recording"
+"""The name under which a program is shown before any pass."""
+Watch = Callable[[str, Program], None]
+"""What sees the program after each pass, with the name of the pass."""
 
 
 def lower_to_llvm(kernel: Kernel, target: Target) -> str:
@@ -57,6 +63,25 @@ def mechanisms(kernel: Kernel, target: Target) -> list[Decision]:
 def gpu_text(kernel: Kernel, target: Target) -> str:
     """The text of a kernel's GPU IR. Raises LoweringError."""
     return print_program(lower_to_gpu(kernel, target))
+
+
+def gpu_pass_texts(kernel: Kernel, target: Target) -> str:
+    """A kernel's GPU IR as it was recorded and after each pass; of a pass that leaves it as it is,
+    the name alone. Raises LoweringError."""
+    texts: list[tuple[str, str]] = []
+
+    def watch(name: str, program: Program) -> None:
+        if name == RECORDED:  # with fewer stages, as the first try did not fit
+            texts.clear()
+        texts.append((name, print_program(program)))
+
+    with symbolic_dims():
+        _fitting(kernel, target, watch)
+    before = ["", *(text for _, text in texts)]
+    return "\n".join(
+        f"# after {name}: no change" if text == last else f"# after {name}\n{text}"
+        for last, (name, text) in zip(before, texts, strict=False)
+    )
 
 
 def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
@@ -138,7 +163,9 @@ def _numbers(launch: tuple[int, int, int]) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _fitting(kernel: Kernel, target: Target) -> tuple[Program, Lowering]:
+def _fitting(
+    kernel: Kernel, target: Target, watch: Watch | None = None
+) -> tuple[Program, Lowering]:
     """A kernel in the GPU IR, with as many stages as fit."""
     asked = kernel.schedule.warps
     if of_caller(kernel):
@@ -146,11 +173,11 @@ def _fitting(kernel: Kernel, target: Target) -> tuple[Program, Lowering]:
         kernel = dataclasses.replace(
             kernel, schedule=dataclasses.replace(kernel.schedule, warps=warps)
         )
-    program, low = _lower(kernel, target)
+    program, low = _lower(kernel, target, watch=watch)
     while target.shared_bytes and program.shared_bytes > target.shared_bytes and low.stages > 1:
-        program, low = _lower(kernel, target, low.stages - 1)
+        program, low = _lower(kernel, target, low.stages - 1, watch=watch)
     if target.shared_bytes and program.shared_bytes > target.shared_bytes and low.caller:
-        program, low = _lower(kernel, target, 1, frugal=True)
+        program, low = _lower(kernel, target, 1, frugal=True, watch=watch)
         low.needs.notes.append("tiles in parts through shared memory")
     if kernel.schedule.warps < asked:
         low.needs.notes.append(f"{kernel.schedule.warps} of {asked} warps")
@@ -166,7 +193,11 @@ def _fitting(kernel: Kernel, target: Target) -> tuple[Program, Lowering]:
 
 
 def _lower(
-    kernel: Kernel, target: Target, stages: int | None = None, frugal: bool = False
+    kernel: Kernel,
+    target: Target,
+    stages: int | None = None,
+    frugal: bool = False,
+    watch: Watch | None = None,
 ) -> tuple[Program, Lowering]:
     against = ""
     try:
@@ -181,6 +212,12 @@ def _lower(
     together = decide_neighbours(kernel, target, low.neighbours.shape)
     low.decisions.add(*(item for item in (shared, together) if item is not None))
     program = low.recorded()
+    if watch is not None:
+        watch(RECORDED, program)
+    for item, decision in run_passes(program, low.facts):
+        low.decisions.add(*([decision] if decision else []))
+        if watch is not None:
+            watch(item.name, program)
     return program, low
 
 

@@ -1,6 +1,14 @@
-"""Passes over a recorded program, in their order. Each changes the program in place."""
+"""The passes over a recorded GPU program, in the order in which they run.
+
+A pass changes the program in place; the docstring of its file shows one before and after. The
+predicate beside it says for which kernels and targets it runs. `fuser dump --stage gpu-passes`
+prints the program after each pass that changed it. docs/gpu-level.md names Triton's pass for each.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from fuser.backend.nvptx.analysis.decisions import Decision
 from fuser.backend.nvptx.ir.program import Program
@@ -20,36 +28,78 @@ from fuser.backend.nvptx.schedule.wgmma_groups import close_groups
 from fuser.backend.nvptx.schedule.wgmma_waits import leave_in_flight
 
 
-def run(
-    program: Program, *, overlap: bool, units: int, early: int = 0, async_copies: bool = True
-) -> list[Decision]:
-    """Run the passes, and say what they decided. overlap: whether the kernel may begin under the
-    end of the one before it; early: bytes of constants that each block asks for meanwhile.
-    units: multiprocessors.
-    async_copies: whether the target has copies of threads under way."""
-    decisions: list[Decision] = []
-    pipeline_loops(program)
-    issue_copies_first(program)
-    prefetched = prefetch_loads(program)
-    decisions += [prefetched] if prefetched else []
-    leave_in_flight(program)
-    close_groups(program)
-    fence_proxies(program)
-    if not async_copies:
-        stage_through_registers(program)
-    if overlap:
-        overlap_launches(program)
-        if early:
-            decisions.append(request_constants(program, early))
-            state = request_state(program)
-            decisions += [state] if state else []
-    operands = request_operands(program, units)
-    decisions += [operands] if operands else []
-    forget_state(program)
-    drop_unused(program)
-    place_slots(program)  # what is live is told by the ops that are left
-    insert_barriers(program)  # last: slots that follow each other at one place meet
-    return decisions
+@dataclass(frozen=True)
+class Facts:
+    """What passes are told of a kernel and its target.
+
+    units: multiprocessors of the target. overlap: whether the kernel may start before the previous
+    one has ended. early_bytes: constants that a block may request while it waits for that.
+    async_copies: whether the target copies to shared memory asynchronously (cp.async).
+    """
+
+    units: int
+    overlap: bool = False
+    early_bytes: int = 0
+    async_copies: bool = True
 
 
-__all__ = ["run"]
+def always(facts: Facts) -> bool:
+    return True
+
+
+def overlaps(facts: Facts) -> bool:
+    return facts.overlap
+
+
+def requests_early(facts: Facts) -> bool:
+    return facts.overlap and facts.early_bytes > 0
+
+
+def without_async_copies(facts: Facts) -> bool:
+    return not facts.async_copies
+
+
+Run = Callable[[Program, Facts], Decision | None]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A named pass; `run` says what it decided, if that is more than a rewrite."""
+
+    name: str
+    run: Run
+    wanted: Callable[[Facts], bool] = always
+
+
+def _plain(run: Callable[[Program], Decision | None]) -> Run:
+    """A pass that needs no facts."""
+    return lambda program, facts: run(program)
+
+
+PASSES = (
+    Pass("multistage pipeline", _plain(pipeline_loops)),
+    Pass("first copies", _plain(issue_copies_first)),
+    Pass("prefetch loads", _plain(prefetch_loads)),
+    Pass("wgmma waits", _plain(leave_in_flight)),
+    Pass("wgmma groups", _plain(close_groups)),
+    Pass("proxy fences", _plain(fence_proxies)),
+    Pass("register staging", _plain(stage_through_registers), without_async_copies),
+    Pass("launch overlap", _plain(overlap_launches), overlaps),
+    Pass("early constants", lambda p, facts: request_constants(p, facts.early_bytes),
+         requests_early),
+    Pass("early state", _plain(request_state), requests_early),
+    Pass("early operands", lambda p, facts: request_operands(p, facts.units)),
+    Pass("forget state", _plain(forget_state)),
+    Pass("unused integers", _plain(drop_unused)),
+    # What is live follows from the ops that are left.
+    Pass("shared allocation", _plain(place_slots)),
+    # Last: slots that follow each other at one place need a barrier between them.
+    Pass("block barriers", _plain(insert_barriers)),
+)  # fmt: skip
+
+
+def run_passes(program: Program, facts: Facts) -> Iterator[tuple[Pass, Decision | None]]:
+    """Run the passes that are wanted: each with its decision, when it has changed the program."""
+    for item in PASSES:
+        if item.wanted(facts):
+            yield item, item.run(program, facts)

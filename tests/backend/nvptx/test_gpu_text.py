@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 from pathlib import Path
 
 import pytest
 
-from fuser.backend.nvptx import lower_to_gpu
+from fuser.backend.nvptx import gpu_pass_texts, lower_to_gpu
 from fuser.backend.nvptx.emit import RULES
 from fuser.backend.nvptx.ir.layout_text import layout_text, offsets_of, runs_of
 from fuser.backend.nvptx.ir.op import Integer
@@ -62,6 +63,23 @@ def test_text_is_read_back(name: str, target: Target) -> None:
 @pytest.mark.parametrize("name", SHORT)
 def test_text(name: str, golden: Golden) -> None:
     golden.text(f"gpu/{name}.txt", print_program(lower_to_gpu(KERNELS[name](), SM_90A)))
+
+
+@pytest.mark.parametrize("name", ["strips", "attention"])
+def test_text_after_each_pass(name: str, golden: Golden) -> None:
+    """What each pass changes of a matmul and of attention: the lines that it removes and adds."""
+    parts = gpu_pass_texts(KERNELS[name](), SM_90A).split("# after ")[1:]
+    lines: list[str] = []
+    last: list[str] | None = None
+    for part in parts:
+        title, *text = part.rstrip("\n").splitlines()
+        lines.append(f"# {title}")
+        if last is not None and text:
+            changed = difflib.unified_diff(last, text, n=0, lineterm="")
+            lines += [line for line in changed if not line.startswith(("---", "+++", "@@"))]
+        last = text or last
+    assert last == print_program(lower_to_gpu(KERNELS[name](), SM_90A)).splitlines()
+    golden.text(f"gpu/passes_{name}.txt", "\n".join(lines) + "\n")
 
 
 def test_every_op_has_a_rule() -> None:

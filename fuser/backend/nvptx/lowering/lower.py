@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fuser.backend.nvptx import pipeline as passes
 from fuser.backend.nvptx.analysis.decisions import Decision
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.layouts import in_registers
@@ -16,6 +15,7 @@ from fuser.backend.nvptx.lowering.masks import can_remake, remake
 from fuser.backend.nvptx.lowering.op_rules import RULES
 from fuser.backend.nvptx.lowering.recording import Flexible
 from fuser.backend.nvptx.memory.operand_staging import land_copies, read
+from fuser.backend.nvptx.pipeline import Facts
 from fuser.backend.nvptx.prefetch import launch_overlap_plan as launch
 from fuser.backend.nvptx.schedule import consumer_warps, producer_warp, warp_specialization_plan
 from fuser.backend.nvptx.tile_scheduler import persistent
@@ -84,7 +84,7 @@ class Lowering(Builder):
             self.cluster.finish()
 
     def recorded(self) -> Program:
-        """The program, behind all passes."""
+        """The program as it was recorded, before any pass."""
         program = Program(
             self.kernel.name, self.target.arch, self.warps, self.threads, self.order.launch,
             list(self.kernel.buffers), self.recorder.body, self.recorder.head, self.shared.slots,
@@ -94,11 +94,15 @@ class Lowering(Builder):
         program.tables, program.fast = self.needs.tables, self.kernel.fast
         program.resident = resident_blocks(self, self.held)
         self.decisions.add(self._overlap)
-        self.decisions.add(*passes.run(
-            program, overlap=self.follows_early, early=launch.early(self.kernel),
-            async_copies=self.target.async_copies, units=self.target.units,
-        ))  # fmt: skip
         return program
+
+    @property
+    def facts(self) -> Facts:
+        """What the passes over the program are told."""
+        return Facts(
+            units=self.target.units, overlap=self.follows_early,
+            early_bytes=launch.early(self.kernel), async_copies=self.target.async_copies,
+        )  # fmt: skip
 
     def _scalar_parameter(self, value: Value, number: int) -> Tile:
         """A number of the launch."""
