@@ -4,7 +4,7 @@
     python -m benchmarks.early_constants --kernels 64
 
 Chains of one kernel with weights of its own each time, which are not in the L2, in a CUDA graph
-whose launches overlap: microseconds a kernel without (`extra["early"] = False`) and with, in turns,
+whose launches overlap: microseconds a kernel without (`early_constants=False`) and with, in turns,
 twice for the noise. Outputs must have the same bits. Needs a GPU of compute capability 9.0, torch
 and cuda-python; without a GPU, `--check` compiles all cases and says what moves.
 """
@@ -47,8 +47,9 @@ def case(make: Callable[[], Kernel], early: bool) -> Kernel:
     """A kernel whose inputs but the first are constants."""
     text = re.sub(r"(buffer x[12]): input", r"\1: constant", print_kernel(make()))
     kernel = parse_kernel(text)
-    extra = {**kernel.schedule.extra, "overlap": True, "early": early}
-    kernel.schedule = dataclasses.replace(kernel.schedule, extra=extra)
+    kernel.schedule = dataclasses.replace(
+        kernel.schedule, launch_overlap=True, early_constants=early
+    )
     return kernel
 
 

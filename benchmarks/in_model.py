@@ -84,9 +84,9 @@ def _others(own: Schedule, target: Target) -> Iterator[Schedule]:
     names = [name for name, _ in own.blocks]
     if not target.is_cuda:
         return
-    yield replace(own, extra={**own.extra, "overlap": True})
-    yield replace(own, extra={**own.extra, "overlap": False})
-    plain = replace(own, persistent=False, stream_k=0, cluster=1, extra={})
+    yield replace(own, launch_overlap=True)
+    yield replace(own, launch_overlap=False)
+    plain = replace(own, persistent=False, stream_k=0, cluster=1, consumer_groups=1)
     if "rows" in names:
         for rows, warps in ROWS:
             yield replace(_with(own, rows=rows), warps=warps)

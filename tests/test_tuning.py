@@ -125,7 +125,9 @@ def test_candidates_of_products(target: Target, dtype: type) -> None:
     tiles = {(s.block("m"), s.block("n")) for s in found}
     assert len(tiles) >= 3 and all(s.block("k") == own.block("k") for s in found)
     if target is SM_90A and dtype is np.float16:
-        assert any(s.persistent for s in found) and any("teams" in s.extra for s in [own, *found])
+        assert any(s.persistent for s in found) and any(
+            s.consumer_groups == 2 for s in [own, *found]
+        )
 
 
 @pytest.mark.parametrize("m, n, k", [(2304, 1024, 256), (320, 512, 1024)])
@@ -236,11 +238,11 @@ def test_wrong_candidates_are_not_used(
 def test_schedules_are_stored_whole() -> None:
     schedule = Schedule(
         (("m", 128), ("k", 64)), warps=8, stages=4, group=8, persistent=True, cluster=1,
-        neighbours=(2, 1), stream_k=1, reason="tuned", extra={"teams": 2},
+        neighbours=(2, 1), stream_k=1, reason="tuned", consumer_groups=2,
     )  # fmt: skip
     record = json.loads(json.dumps(asdict(schedule)))
     assert tuning.schedule_of(record) == schedule
-    for broken in ({"warps": 0}, {"neighbours": [2, -1]}, {"group": "8"}, {"extra": 3},
+    for broken in ({"warps": 0}, {"neighbours": [2, -1]}, {"group": "8"}, {"consumer_groups": 0},
                    {"stream_k": -1}, {"stream_k": 9}):  # fmt: skip
         with pytest.raises((ValueError, TypeError)):
             tuning.schedule_of({**record, **broken})

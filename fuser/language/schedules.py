@@ -64,7 +64,7 @@ def choose(kernel: Kernel, asked: Schedule, target: Target) -> Schedule:
             return asked
         largest = max([largest, *(value.type.size for value in op.results)])
     held = max(_held(kernel.body), default=0) // 32
-    extra = dict(asked.extra)
+    resident = asked.blocks_per_unit
     warps, cluster = 16 if largest >= LONG else min(8, largest // ELEMENTS), 1
     warps = max(min(asked.warps, FEW), warps)
     if held and all(isinstance(op, _ROWS) for op in kernel.walk()):
@@ -73,14 +73,14 @@ def choose(kernel: Kernel, asked: Schedule, target: Target) -> Schedule:
         if found.blocks < 2 and target.clusters and is_straight(kernel):
             found = rows.shared()
         if found.blocks:
-            warps, cluster, extra["resident"] = found
+            warps, cluster, resident = found
     elif warps == 8 and held and held <= HALF * 32 * warps:
-        extra["resident"] = 2
-    if (warps, cluster, extra) == (asked.warps, asked.cluster, asked.extra):
+        resident = 2
+    if (warps, cluster, resident) == (asked.warps, asked.cluster, asked.blocks_per_unit):
         return asked
     where = f"{warps} warps" + (f" of each of {cluster} blocks" if cluster > 1 else "")
     reason = f"{largest} elements on {where}; {asked.warps} warps were asked for"
-    return replace(asked, warps=warps, cluster=cluster, extra=extra, reason=reason)
+    return replace(asked, warps=warps, cluster=cluster, blocks_per_unit=resident, reason=reason)
 
 
 class Spread(NamedTuple):

@@ -200,16 +200,18 @@ def schedule_of(record: Mapping[str, Any]) -> Schedule:
             **record,
             "blocks": tuple((str(name), int(size)) for name, size in record["blocks"]),
             "neighbours": tuple(record.get("neighbours", (1, 1))),
+            "k_panels": tuple(panels) if (panels := record.get("k_panels")) else None,
         }
     )
     numbers = [schedule.warps, schedule.stages, schedule.split_k, schedule.cluster]
+    numbers += [schedule.consumer_groups]
     numbers += schedule.neighbours
     numbers += [size for _, size in schedule.blocks]
     if not all(isinstance(number, int) and number > 0 for number in numbers):
         raise ValueError(f"{json.dumps(dict(record))} is no schedule")
     if not (isinstance(schedule.stream_k, int) and 0 <= schedule.stream_k <= 8):
         raise ValueError(f"{json.dumps(dict(record))} is no schedule")
-    if not (isinstance(schedule.group, int) and isinstance(schedule.extra, dict)):
+    if not (isinstance(schedule.group, int) and isinstance(schedule.blocks_per_unit, int)):
         raise ValueError(f"{json.dumps(dict(record))} is no schedule")
     return schedule
 

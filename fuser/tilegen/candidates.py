@@ -73,8 +73,7 @@ def ranked(
 
 
 def _key(schedule: Schedule) -> tuple[object, ...]:
-    shown = replace(schedule, reason="", extra={})
-    return (shown.blocks, repr(shown), tuple(sorted(schedule.extra.items())))
+    return (schedule.blocks, repr(replace(schedule, reason="")))
 
 
 def _neighbours(own: Schedule, target: Target, *, chained: bool, dots: bool) -> Iterator[Schedule]:
@@ -95,7 +94,7 @@ def _neighbours(own: Schedule, target: Target, *, chained: bool, dots: bool) -> 
     if target.is_cuda:
         if not chained:
             for warps in (own.warps * 2, own.warps // 2):
-                if 1 <= warps <= 16 and not own.extra.get("teams"):
+                if 1 <= warps <= 16 and own.consumer_groups == 1:
                     yield replace(plain, warps=warps)
         for stages in (own.stages + 1, own.stages - 1):
             if own.stages > 1 and stages >= 1:
@@ -110,7 +109,7 @@ def _on_cpu(target: Target, p: Matmul, own: Schedule) -> list[tuple[float, Sched
     found: list[tuple[float, Schedule]] = []
     for cost, rows, columns in register_tiles(target, p.m, p.n, p.bits, p.accumulators):
         one = matmul_schedule(target, p.m, p.n, p.k, p.bits, p.accumulators, rows, columns)
-        if "span" in own.extra:
+        if own.k_panels is not None:
             one = deep_schedule(target, p.m, p.n, p.k, p.bits, p.batch, one)
         found.append((cost, replace(one, reason="tuned")))
     return found
@@ -149,7 +148,7 @@ def _on_gpu(target: Target, p: Matmul, own: Schedule) -> list[tuple[float, Sched
             single = cost(tile, lines, waves, 1) + begun / 2
             found.append((single, len(found), replace(base, persistent=True)))
         if hopper and count > target.units and 12288 <= tile <= 16384:
-            paired = replace(base, persistent=True, warps=4, extra={"teams": 2})
+            paired = replace(base, persistent=True, warps=4, consumer_groups=2)
             found.append((cost(tile, lines, waves, 1), len(found), paired))
             cut = cut_of(count, p.k, target.units)
             if cut is not None:

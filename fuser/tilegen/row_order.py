@@ -29,7 +29,7 @@ def _order_of(program: TileProgram) -> str | None:
     if kind == "attention":
         return f"keys in blocks of {schedule.block('n')}, one after the other"
     if kind in ("contraction", "conv"):
-        if schedule.extra.get("late_scales"):
+        if schedule.late_scales:
             return f"k in blocks of {schedule.block('k')}, each scaled, one after the other"
         return "k from the first step to the last"
     if kind == "reduce":

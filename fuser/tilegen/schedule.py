@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from typing import Any
 
 
@@ -22,6 +22,19 @@ class Schedule:
     where it has clusters (Hopper). neighbours: programs along the last two axes of the grid, rows
     and columns, whose blocks form a cluster and load for each other what they share. reason: one
     line for `fuser explain`.
+
+    GPUs. consumer_groups: warp groups of `warps` warps that compute a tile each, in ping-pong.
+    tf32x3: float32 matmuls as three products of TF32 on wgmma. resident_rows: long rows of a
+    reduction stay in shared memory. blocks_per_unit: blocks that a multiprocessor is to run at once
+    (0: the compiler's choice). im2col: loads of windows on an image use TMA's im2col mode.
+    launch_overlap, early_constants, warp_specialized, alternating: whether the kernel starts before
+    the previous one has ended, requests constants meanwhile, has a producer warp, and whether its
+    consumer groups alternate at the tensor cores; None is the compiler's choice. bounded_scores:
+    row maxima of an attention may be any number between the two that the program gives.
+
+    CPUs. k_panels: (row tiles, panels) of a program whose matmul goes through k in blocks.
+    Either. late_scales: scales of decoded weights are applied after the matmul. digits: a row by
+    weights of 4 bits is multiplied in whole numbers.
     """
 
     blocks: tuple[tuple[str, int], ...] = ()
@@ -34,28 +47,32 @@ class Schedule:
     neighbours: tuple[int, int] = (1, 1)
     stream_k: int = 0
     reason: str = ""
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    consumer_groups: int = 1
+    tf32x3: bool = False
+    resident_rows: bool = False
+    blocks_per_unit: int = 0
+    im2col: bool = True
+    launch_overlap: bool | None = None
+    early_constants: bool | None = None
+    warp_specialized: bool | None = None
+    alternating: bool | None = None
+    bounded_scores: bool = False
+    k_panels: tuple[int, int] | None = None
+    late_scales: bool = False
+    digits: bool = False
 
     def block(self, name: str, default: int = 1) -> int:
         return dict(self.blocks).get(name, default)
 
     def to_dict(self) -> dict[str, Any]:
-        """What the report prints."""
+        """What the report prints: blocks, warps, stages, and what is not the default."""
         table: dict[str, Any] = {f"block_{name}": size for name, size in self.blocks}
         table |= {"warps": self.warps, "stages": self.stages}
-        if self.group:
-            table["group"] = self.group
-        if self.split_k > 1:
-            table["split_k"] = self.split_k
-        if self.cluster > 1:
-            table["cluster"] = self.cluster
-        if self.neighbours != (1, 1):
-            table["neighbours"] = list(self.neighbours)
-        if self.persistent:
-            table["persistent"] = True
-        if self.stream_k:
-            table["stream_k"] = self.stream_k
-        return table | {k: list(v) if isinstance(v, tuple) else v for k, v in self.extra.items()}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name not in (*table, "blocks", "reason") and value != item.default:
+                table[item.name] = list(value) if isinstance(value, tuple) else value
+        return table
 
 
 def settings(schedule: Mapping[str, Any], device: str) -> dict[str, Any]:

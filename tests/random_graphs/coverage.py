@@ -138,14 +138,11 @@ class Recorder:
         for program in programs:
             found.update(f"tile op {op.opcode}" for op in program.kernel.walk())
             schedule, kind = program.kernel.schedule, f"{program.region.kind} {side}"
-            names = {
-                "stages": schedule.stages > 1, "group": schedule.group > 0,
-                "persistent": schedule.persistent, "split_k": schedule.split_k > 1,
-                "cluster": schedule.cluster > 1, "neighbours": schedule.neighbours != (1, 1),
-                "stream_k": schedule.stream_k > 0,
-            }  # fmt: skip
-            found.update(f"schedule {kind} {name}" for name, on in names.items() if on)
-            found.update(f"schedule {kind} {name}" for name, on in schedule.extra.items() if on)
+            always = {*(f"block_{name}" for name, _ in schedule.blocks), "warps"}
+            names = (
+                schedule.to_dict().keys() - always - ({"stages"} if schedule.stages == 1 else set())
+            )
+            found.update(f"schedule {kind} {name}" for name in sorted(names))
 
     def next_graph(self) -> None:
         """What was noted belongs to one graph; begin another."""

@@ -44,7 +44,7 @@ def test_threads_decide_the_order_of_a_product_not_its_bits() -> None:
     for threads in (1, 2, 5, 16):
         plan = compile_graph(m.graph, device="cpu", threads=threads)
         (region,) = plan.report().regions
-        spans.add(str(region.schedule["span"]))
+        spans.add(str(region.schedule["k_panels"]))
         results.append(plan.run(m.feeds)["y0"])
     assert len(spans) > 2
     for result in results[1:]:

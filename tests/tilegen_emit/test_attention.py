@@ -129,7 +129,7 @@ def test_bounded_scores_need_no_maximum() -> None:
         partition = one_region(m.graph, "attention")
         (program,) = emit(partition.regions[0], partition, TARGETS["sm_90a"], WIDE)
         (loop,) = (op for op in program.kernel.walk() if isinstance(op, ops.For))
-        return loop, "bounded" in program.kernel.schedule.extra
+        return loop, program.kernel.schedule.bounded_scores
 
     for dtype in (dtypes.f32, dtypes.bf16):
         for kind, cap in (("", 30.0), ("clipped", None), ("clipped", 50.0)):

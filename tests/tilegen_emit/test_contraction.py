@@ -179,7 +179,7 @@ def test_where_rows_are_swept() -> None:
     assert swept_rows(target, 4, 3, 16, 1024, 32 * 1024, 128 * 1024) == 0
 
 
-DEEP = Schedule(blocks=(("m", 4), ("n", 16), ("k", 16)), extra={"span": (2, 1)})
+DEEP = Schedule(blocks=(("m", 4), ("n", 16), ("k", 16)), k_panels=(2, 1))
 
 
 @pytest.mark.parametrize("dtype", [dtypes.f32, dtypes.bf16, dtypes.f64])
@@ -193,7 +193,7 @@ def test_k_in_blocks(dtype: DType, span: tuple[int, int], blocks: int) -> None:
     gate, up = (m.dot(x, m.weight(16 * blocks, 50), (2, 0)) for _ in range(2))
     z = m.b.map("add", m.b.map("mul", m.b.map("tanh", gate), up), m.weight(50))
     m.output(m.b.map("add", z, m.input(2, 9, 50)))
-    schedule = replace(DEEP, extra={"span": span})
+    schedule = replace(DEEP, k_panels=span)
     check(one_region(m.graph, "contraction"), m.feeds, TARGETS["cpu"], schedule)
 
 
@@ -206,7 +206,8 @@ def test_k_in_blocks_by_the_rules() -> None:
     (program,) = emit(partition.regions[0], partition, target)
     schedule = program.kernel.schedule
     assert schedule.block("k") == 768
-    tiles, panels = schedule.extra["span"]
+    assert schedule.k_panels is not None
+    tiles, panels = schedule.k_panels
     assert tiles * schedule.block("m") >= 40
     assert prod(program.kernel.grid) == 2 and 2 * panels * schedule.block("n") == 96
     check(partition, m.feeds, target)
@@ -217,7 +218,7 @@ def test_where_k_is_cut() -> None:
         here = replace(CPU, units=16, threads=threads, l2_bytes=l2)
         plain = Schedule(blocks=(("m", 8), ("n", 48), ("k", k)))
         found = deep_schedule(here, m, n, k, 32, 1, plain)
-        return found.block("k"), found.extra.get("span")
+        return found.block("k"), found.k_panels
 
     assert cut(128, 768, 3072) == (1024, (16, 8))
     assert cut(128, 768, 3072, threads=1) == (1024, (16, 8))

@@ -88,7 +88,7 @@ def programs_of(model: onnx.ModelProto, target: Target) -> list[Any]:
 
 def is_split(model: onnx.ModelProto, target: Target) -> bool:
     found = programs_of(model, target)
-    return any(p.kernel.schedule.extra.get("digits") for p in found)
+    return any(p.kernel.schedule.digits for p in found)
 
 
 CASES = [

@@ -63,7 +63,7 @@ def upper_bound(
     if found is None or found.slack > MOST_SLACK or not found.axes <= axes:
         return None
     schedule = em.b.kernel.schedule  # a back end may take any number between both
-    em.b.kernel.schedule = dataclasses.replace(schedule, extra={**schedule.extra, "bounded": True})
+    em.b.kernel.schedule = dataclasses.replace(schedule, bounded_scores=True)
     return found.upper
 
 

@@ -83,11 +83,11 @@ def emit(
     undecided = schedule is None and packed is None
     if undecided and k_blocks is not None and _may_be_deep(region, dots, target):
         chosen = k_blocks(target, first.m, columns, first.k, first.left.dtype.bits, first.b, chosen)
-    if chosen.extra.get("span"):
+    if chosen.k_panels is not None:
         return (deep.emit(region, partition, target, chosen, dots),)
     if is_folded(region):  # a block that has a part of k has a part of the sums of a row
         chosen = replace(chosen, stream_k=0, cluster=1)
-    if chosen.extra.get("digits"):
+    if chosen.digits:
         return digits.emit(region, partition, target, chosen, dots)
     em = Emission(region, partition, target, chosen)
     batch, m, n, k = frame(em, first.b, first.m, columns, first.k)

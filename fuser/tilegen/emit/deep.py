@@ -38,7 +38,8 @@ def emit(
     em = Emission(region, partition, target, schedule)
     first = dots[0]
     rows, depth, columns = (schedule.block(name) for name in ("m", "k", "n"))
-    tiles, panels = schedule.extra["span"]
+    assert schedule.k_panels is not None
+    tiles, panels = schedule.k_panels
     if first.k % depth or first.k < 2 * depth:
         raise LoweringError(f"{first.k} steps are no blocks of {depth}", where=region.name)
     high, wide = ceildiv(first.m, rows), ceildiv(max(dot.n for dot in dots), columns)

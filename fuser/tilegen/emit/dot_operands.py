@@ -36,7 +36,7 @@ def late_scales(em: Emission, dot: DotShape) -> Matrix | None:
     """The right operand of a matmul whose sums are scaled block by block: of few rows, where there
     are fewer sums than weights. None elsewhere."""
     node = dequantised(em, dot.right)
-    if node is None or not em.schedule.extra.get("late_scales"):
+    if node is None or not em.schedule.late_scales:
         return None
     blocks, shape = node.attrs["blocks"], dot.right.shape
     same = all(blocks[axis] == shape[axis] for axis in dot.contract[1])

@@ -12,10 +12,6 @@ from fuser.tilegen.value import Value
 MINUS_INFINITY = float("-inf")
 
 
-def _extra(roles: bool | None) -> dict[str, int]:
-    return {} if roles is None else {"roles": roles}
-
-
 def elementwise(
     fn: str, dtype: DType, operands: int, n: int = 999, block: int = 512, warps: int = 4
 ) -> Kernel:
@@ -92,8 +88,7 @@ def softmax(
     cluster: int = 1,
     held: bool = False,
 ) -> Kernel:
-    extra = {"held": True} if held else {}
-    b = Builder("softmax", Schedule(warps=warps, cluster=cluster, extra=extra))
+    b = Builder("softmax", Schedule(warps=warps, cluster=cluster, resident_rows=held))
     x = b.buffer("x0", dtype, rows * columns)
     y = b.buffer("y", dtype, rows * columns, role="output")
     pid = b.program_id(0, -(-rows // block[0]))
@@ -115,8 +110,7 @@ def layernorm(
     cluster: int = 1,
     held: bool = False,
 ) -> Kernel:
-    extra = {"held": True} if held else {}
-    b = Builder("layernorm", Schedule(warps=warps, cluster=cluster, extra=extra))
+    b = Builder("layernorm", Schedule(warps=warps, cluster=cluster, resident_rows=held))
     x = b.buffer("x0", dtype, rows * columns)
     scale = b.buffer("x1", dtype, columns)
     shift = b.buffer("x2", dtype, columns)
@@ -228,11 +222,10 @@ def matmul(
     """y = relu(a @ b + bias) + residual, or a @ b alone."""
     bm, bn, bk = blocks
     result = out or dtype
-    extra = _extra(roles) | ({"teams": teams} if teams > 1 else {})
-    extra |= {"wide": True} if wide else {}
     schedule = Schedule(
         warps=warps, stages=stages, group=group, cluster=cluster, neighbours=neighbours,
-        persistent=persistent, stream_k=stream_k, extra=extra,
+        persistent=persistent, stream_k=stream_k, warp_specialized=roles,
+        consumer_groups=teams, tf32x3=wide,
     )  # fmt: skip
     b = Builder("matmul", schedule)
     a_view = b.view(b.buffer("x0", dtype, m * k), (m, k), (1, m) if transpose_a else (k, 1))
@@ -277,7 +270,7 @@ def gated(
     bm, bn, bk = blocks
     schedule = Schedule(
         warps=warps, stages=stages, group=8, neighbours=neighbours, persistent=teams > 0,
-        extra={"teams": teams or 1},
+        consumer_groups=teams or 1,
         cluster=cluster, stream_k=stream_k,
     )  # fmt: skip
     b = Builder("gated", schedule)
@@ -320,7 +313,7 @@ def attention(
     """softmax(q @ k^T * scale) @ v with an online softmax over blocks of keys. bias: "added", a
     number a key; "instead", and what is subtracted is its maximum instead of that of the scores."""
     bm, bn = blocks
-    schedule = Schedule(warps=warps, stages=stages, cluster=cluster, extra=_extra(roles))
+    schedule = Schedule(warps=warps, stages=stages, cluster=cluster, warp_specialized=roles)
     b = Builder("attention", schedule)
     q = b.buffer("x0", dtype, heads * length * width)
     k = b.buffer("x1", dtype, heads * keys * width)
@@ -396,7 +389,7 @@ def convolution(
     pixels = batch * out * out
     schedule = Schedule(
         warps=warps, stages=stages, cluster=cluster, neighbours=neighbours, stream_k=stream_k,
-        persistent=teams > 0, extra={"teams": teams} if teams > 1 else {},
+        persistent=teams > 0, consumer_groups=max(1, teams),
     )  # fmt: skip
     b = Builder("convolution", schedule)
     x_view = b.view(

@@ -34,8 +34,7 @@ PTXAS = shutil.which("ptxas")
 def with_weights(kernel: Kernel, early: bool) -> Kernel:
     """The kernel with constants as its right operand and bias."""
     made = parse_kernel(re.sub(r"(buffer x[12]): input", r"\1: constant", print_kernel(kernel)))
-    extra = {**made.schedule.extra, "early": early}
-    made.schedule = dataclasses.replace(made.schedule, extra=extra)
+    made.schedule = dataclasses.replace(made.schedule, early_constants=early)
     return made
 
 

@@ -44,11 +44,9 @@ def attention_of_a_step(past: int, batch: int = 1, target: Target = SM_90A) -> K
     return next(kernel for kernel in kernels if any(view.settled for view in kernel.views))
 
 
-def having(kernel: Kernel, **extra: Any) -> Kernel:
+def having(kernel: Kernel, early: bool | None = None) -> Kernel:
     made = parse_kernel(print_kernel(kernel))
-    made.schedule = dataclasses.replace(
-        made.schedule, extra={**made.schedule.extra, "overlap": True, **extra}
-    )
+    made.schedule = dataclasses.replace(made.schedule, launch_overlap=True, early_constants=early)
     return made
 
 

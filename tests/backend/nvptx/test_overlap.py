@@ -46,6 +46,5 @@ def test_nothing_is_read_before_the_wait() -> None:
         # what the kernel before writes while this one is there is not read-only
         assert "ld.global.nc" not in after
         assert not compile_kernel(kernel, SM_80).pdl
-        extra = {**kernel.schedule.extra, "overlap": False}
-        kernel.schedule = dataclasses.replace(kernel.schedule, extra=extra)
+        kernel.schedule = dataclasses.replace(kernel.schedule, launch_overlap=False)
         assert not compile_kernel(kernel, SM_90A).pdl

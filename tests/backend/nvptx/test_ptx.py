@@ -355,7 +355,7 @@ def test_statistics_that_follow_each_other_are_made_together(name: str) -> None:
 
 def test_rows_with_another_use_are_not_held() -> None:
     """Sums over the rows of a block too, for which there are no strips."""
-    b = Builder("both_ways", Schedule(warps=4, extra={"held": True}))
+    b = Builder("both_ways", Schedule(warps=4, resident_rows=True))
     x, y = b.buffer("x0", f32, 2 * 4096), b.buffer("y", f32, 2 * 4096, role="output")
     z = b.buffer("z", f32, 4096, role="output")
     at = (axis(0, 2), axis(1, 4096))

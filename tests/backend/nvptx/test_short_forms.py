@@ -183,7 +183,7 @@ def test_schedules_of_held_rows() -> None:
 
     def blocks(total: int, *held: int, target: Target = SM_90A) -> int:
         found = reduce_schedule(target, 1024, total, 1, 4, 1, held)
-        return found.cluster if found.extra.get("held") else 0
+        return found.cluster if found.resident_rows else 0
 
     assert [blocks(n, 1, 2, 0) for n in (8192, 16384, 32768, 65536, 131072)] == [0, 1, 1, 2, 4]
     assert [blocks(n, 1, 4, 0) for n in (16384, 32768, 65536, 131072)] == [0, 2, 4, 0]
@@ -243,7 +243,7 @@ def test_schedules_of_convolutions_that_the_copy_engine_feeds() -> None:
     assert found(28 * 28, 128, 128, 9) == (16, 64, 4, 7, False)
     assert not found(32 * 28 * 28, 128, 96, 9)[4]
     narrow = conv_schedule(SM_90A, 32 * 28 * 28, 128, 96, 9, 16, 1, staged=True)
-    assert narrow.block("k") == 32 and narrow.extra == {"windows": False}
+    assert narrow.block("k") == 32 and not narrow.im2col
 
 
 def test_neighbours_where_requests_limit() -> None:
@@ -302,14 +302,14 @@ def test_schedules_of_thin_products() -> None:
         (4096, 3072, 768, (128, 128)), (4096, 768, 768, (64, 192)), (8192, 8192, 8192, (128, 128)),
     ):  # fmt: skip
         teams = dot_schedule(SM_90A, m, n, k, 16)
-        assert teams.persistent and teams.extra["teams"] == 2
+        assert teams.persistent and teams.consumer_groups == 2
         assert (teams.block("m"), teams.block("n")) == block
     assert not dot_schedule(SM_90A, 4096, 4096, 4096, 16, streamed=False).persistent
     assert dot_schedule(SM_90A, 4095, 4097, 129, 16, streamed=False).block("k") == 48
     split = dot_schedule(SM_90A, 4096, 4096, 4096, 32, streamed=False)
     assert (split.block("m"), split.block("n")) == (128, 64)
     wide = dot_schedule(SM_90A, 4096, 4096, 4096, 32)
-    assert wide.extra["wide"] and (wide.block("m"), wide.block("k")) == (64, 32)
+    assert wide.tf32x3 and (wide.block("m"), wide.block("k")) == (64, 32)
 
 
 @pytest.mark.cuda

@@ -215,8 +215,8 @@ def test_windows_are_of_any_indices() -> None:
 def test_windows_can_be_forbidden() -> None:
     case: dict[str, Any] = {"batch": 32, "channels": 64, "size": (14, 14)}
     blocks = (("m", 64), ("n", 64), ("k", 64))
-    for extra, copies in (({}, "tma"), ({"windows": False}, "cp.async")):
-        kernel = convolution(**case, schedule=Schedule(blocks, stages=3, extra=extra))
+    for im2col, copies in ((True, "tma"), (False, "cp.async")):
+        kernel = convolution(**case, schedule=Schedule(blocks, stages=3, im2col=im2col))
         assert compile_kernel(kernel, SM_90A).facts["copies"] == copies
 
 
@@ -237,7 +237,7 @@ def test_maps_of_windows() -> None:
 PLAIN = Schedule((("m", 64), ("n", 64), ("k", 64)), stages=3)
 SMALL = [name for name in CASES if name != "large"]
 TEAMS = Schedule(
-    (("m", 64), ("n", 64), ("k", 64)), stages=3, persistent=True, extra={"teams": 2}
+    (("m", 64), ("n", 64), ("k", 64)), stages=3, persistent=True, consumer_groups=2
 )  # fmt: skip
 OTHERS = {
     "cluster": dataclasses.replace(PLAIN, cluster=2),

@@ -68,7 +68,7 @@ def assign(
     be multiplied by wgmma, where the schedule says so. staging: loads may go straight to shared
     memory."""
     plan = Assignment(kernel.schedule.warps, cluster)
-    wide = wide and cluster == 1 and bool(kernel.schedule.extra.get("wide"))
+    wide = wide and cluster == 1 and kernel.schedule.tf32x3
     for value in kernel.scalars:
         plan.home[value] = kernel.body
     _collect(kernel.body, plan)
@@ -330,5 +330,5 @@ class _Assigner:
         }
         if self.kernel.row_order and reduced:
             found = []  # alignment follows from the number of rows, and orders what threads add up
-        spread = bool(self.kernel.schedule.extra.get("held"))  # what follows rows is read once
+        spread = self.kernel.schedule.resident_rows  # what follows rows is read once
         return choose_blocked(shape, found, reduced, warps, spread)

@@ -17,9 +17,9 @@ SUMS, WARPS = 96, 16
 """Registers of sums beyond which, and warps of a block without dots from which on, pointers that go
 through the wait have no room."""
 OVERLAP = True
-"""Whether kernels start under the end of the one before; `schedule.extra["overlap"]` overrides."""
+"""Whether kernels start under the end of the one before; `schedule.launch_overlap` overrides."""
 EARLY = True
-"""Whether they ask for constants meanwhile; `schedule.extra["early"]` overrides."""
+"""Whether they ask for constants meanwhile; `schedule.early_constants` overrides."""
 FIRST, RING = 32 << 10, 256 << 10
 """Bytes of them that a block asks for, and more than its stages, for where there is hardly any
 data. Where its room was taken until the kernel in front ended, constants only stand in the way of
@@ -38,8 +38,8 @@ def overlap(kernel: Kernel, target: Target, assignment: Assignment, caller: bool
         return decided(False, f"{target.arch} has no programmatic launch")
     if caller:
         return decided(False, "what ran before a caller's kernel wrote where nobody knows")
-    if "overlap" in kernel.schedule.extra:
-        return decided(bool(kernel.schedule.extra["overlap"]), "the schedule says so")
+    if kernel.schedule.launch_overlap is not None:
+        return decided(kernel.schedule.launch_overlap, "the schedule says so")
     plans = assignment.dots.values()
     moved = sum(_touched(kernel).values())
     sums = sum(len(plan.accumulator.regs) for plan in plans)
@@ -54,7 +54,8 @@ def overlap(kernel: Kernel, target: Target, assignment: Assignment, caller: bool
 
 def early(kernel: Kernel) -> int:
     """Bytes of constants that a block asks for before the wait for the kernel in front; 0: none."""
-    if not kernel.schedule.extra.get("early", EARLY):
+    asked = kernel.schedule.early_constants
+    if not (EARLY if asked is None else asked):
         return 0
     return RING if _reads_constants(kernel) else FIRST
 

@@ -73,10 +73,9 @@ class Rotated:
         self._hand_over: list[Operand] = []
         # a way through shared memory would wait for the data before anything is issued
         low.direct.update(plain_loads(low, chain.head + chain.beneath))
+        asked = low.kernel.schedule.alternating
         self.turns = (
-            low.warps == 8
-            and len(low.streams) == 1
-            and bool(low.kernel.schedule.extra.get("turns", TURNS))
+            low.warps == 8 and len(low.streams) == 1 and (TURNS if asked is None else asked)
         )
 
     def emit(self, start: Operand, stop: Operand, inits: list[Tile]) -> list[Tile]:
@@ -351,4 +350,4 @@ class Rotated:
 
 
 TURNS = True
-"""Whether two consumer warp groups ping-pong at the tensor cores; `extra["turns"]` overrides."""
+"""Whether two consumer warp groups ping-pong at the tensor cores; `schedule.alternating` overrides."""

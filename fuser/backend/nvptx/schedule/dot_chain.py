@@ -15,8 +15,6 @@ from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
 from fuser.tilegen.value import Value
 
-BOUNDED = "bounded"
-"""In `schedule.extra`: row maxima of values that are no scores bound the scores."""
 STRAIGHT = (ops.Map, ops.Cast, ops.Broadcast, ops.Reduce, ops.IndexTile, ops.Full)
 """Ops whose code has no branch and no barrier where a row lies within a warp."""
 
@@ -123,7 +121,7 @@ def _exact_maxima(low: Builder, chain: Chain, on_scores: set[Value]) -> dict[Op,
     """For row maxima of select(condition, bound, -inf): select(condition, scores, -inf), which do
     where the condition is needed, and are cheaper there. Only where the schedule says that such
     maxima are bounds of the scores, any of which a softmax may subtract."""
-    if not low.kernel.schedule.extra.get(BOUNDED):
+    if not low.kernel.schedule.bounded_scores:
         return {}
     masked = [op for op in chain.middle if isinstance(op, ops.Map) and op.fn == "select"]
     found: dict[Op, Value] = {}

@@ -35,7 +35,7 @@ from fuser.tilegen.value import Value
 MOST_WARPS = 32
 """Of a block."""
 DEFAULT = True
-"""Whether kernels are split into roles where they can be; `schedule.extra["roles"]` overrides."""
+"""Whether kernels are split into roles where they can be; `schedule.warp_specialized` overrides."""
 
 
 MECHANISM = "warp specialisation"
@@ -57,7 +57,8 @@ def _planned(low: Builder, stages: int) -> dict[ops.For, Stream] | str:
     plan, kernel = low.assignment, low.kernel
     if not plan.staged:
         return "no load goes straight to shared memory"
-    if not kernel.schedule.extra.get("roles", DEFAULT):
+    asked = kernel.schedule.warp_specialized
+    if not (DEFAULT if asked is None else asked):
         return "the schedule says so"
     if not low.target.wgmma:
         return f"{low.target.arch} has no wgmma whose operands TMA could bring"
@@ -125,7 +126,7 @@ def _plan_stream(
         dots = _dots_of(low, load)
         wide = any(plan.dots[dot].kind == "wide" for dot in dots)
         size = 4 if wide else dots[0].a.dtype.bytes if dots else 2
-        windows = bool(low.kernel.schedule.extra.get("windows", True))
+        windows = low.kernel.schedule.im2col
         source = source_of(load, plan.accesses[load], windows, size)
         if source is None:
             return f"what it loads of {load.view.buffer.name} is no box of a tensor map"

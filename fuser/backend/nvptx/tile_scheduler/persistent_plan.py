@@ -41,14 +41,14 @@ def rotates(low: Builder, streams: Mapping[ops.For, Stream]) -> bool:
 
 def teams_of(low: Builder, streams: Mapping[ops.For, Stream]) -> int:
     """Ping-pong warp groups in a block; 1: none."""
-    teams = int(low.kernel.schedule.extra.get("teams", 1))
+    teams = low.kernel.schedule.consumer_groups
     return teams if teams > 1 and wanted(low, streams) and low.warps == 4 else 1
 
 
 def decide(low: Builder) -> None:
     """Note why the blocks of a kernel with streams are persistent, or ping-pong, or not."""
     decisions, programs = low.decisions, size_hint(low.order.programs)
-    most, asked = low.neighbours.at_once(), int(low.kernel.schedule.extra.get("teams", 1))
+    most, asked = low.neighbours.at_once(), low.kernel.schedule.consumer_groups
     if wanted(low, low.streams):
         decisions.apply("persistent blocks", f"{programs} programs on {most} blocks")
     elif not low.kernel.schedule.persistent:

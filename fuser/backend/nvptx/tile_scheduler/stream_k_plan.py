@@ -63,7 +63,7 @@ def _blocks_of_unit(low: Builder) -> int:
     (schedule/producer_warp.py) reckon with all of them: two such blocks would wait for registers
     for ever."""
     schedule = low.kernel.schedule
-    warps = low.warps * int(schedule.extra.get("teams", 1))
+    warps = low.warps * schedule.consumer_groups
     return min(schedule.stream_k, 1 if low.streams and warps in REGISTERS else schedule.stream_k)
 
 

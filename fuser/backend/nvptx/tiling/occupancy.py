@@ -18,8 +18,8 @@ def resident_blocks(low: Builder, held: Held | None) -> int:
     are read several times must stay in the L2 meanwhile. Where such rows are spread over a cluster,
     blocks are half as large, and three of them fit.
     """
-    if "resident" in low.kernel.schedule.extra:
-        return int(low.kernel.schedule.extra["resident"])
+    if low.kernel.schedule.blocks_per_unit:
+        return low.kernel.schedule.blocks_per_unit
     if held is not None:
         return held.blocks
     if low.shares is not None:

@@ -73,7 +73,7 @@ class Held:
 def plan_held(low: Builder) -> Held | None:
     """The plan of a kernel whose schedule asks for it and that is a straight line of maps and
     reductions of one shape; else None."""
-    if not low.kernel.schedule.extra.get("held"):
+    if not low.kernel.schedule.resident_rows:
         return None
     found = _planned(low)
     if isinstance(found, str):

@@ -51,4 +51,4 @@ def attention_schedule(
 
 def merge_schedule(target: Target, parts: int, columns: int) -> Schedule:
     """The merge of parts: see `MergeRule`."""
-    return Schedule(warps=1, extra={"overlap": True})
+    return Schedule(warps=1, launch_overlap=True)

@@ -22,7 +22,7 @@ def deep_schedule(
     target: Target, m: int, n: int, k: int, bits: int, batch: int, plain: Schedule
 ) -> Schedule:
     """A CPU matmul of weights whose rows do not stay in L2 beside two panels: k in blocks, with
-    (row tiles, panels) of a program as extra "span". `plain` where k cannot be cut.
+    (row tiles, panels) of a program as `k_panels`. `plain` where k cannot be cut.
 
     The blocks of k decide the bits of the result, so they do not depend on the threads.
     """
@@ -39,7 +39,7 @@ def deep_schedule(
     span = span_of(ceildiv(m, rows), ceildiv(n, columns), rows, batch, target.workers)
     return replace(
         plain, blocks=(("m", rows), ("n", columns), ("k", k // parts)), group=0,
-        reason="blocks of k, whose rows stay in L2", extra={"span": span},
+        reason="blocks of k, whose rows stay in L2", k_panels=span,
     )  # fmt: skip
 
 

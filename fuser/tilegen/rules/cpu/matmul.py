@@ -146,11 +146,11 @@ def packed_schedule(
         # each column has a sum a digit beside the scaled one
         tile = register_tile(target, 1, n, 32, accumulators * 4)
         schedule = blocks_of(m=1, n=tile[1], k=block, reason="a row in three digits")
-        return replace(schedule, extra={"late_scales": True, "digits": True})
+        return replace(schedule, late_scales=True, digits=True)
     if rows <= FEW_ROWS and block is not None:
         tile = register_tile(target, rows, n, 32, accumulators * (2 if block else 1))
         schedule = blocks_of(m=tile[0], n=tile[1], k=block or k, reason="sums of blocks are scaled")
-        return replace(schedule, extra={"late_scales": True})
+        return replace(schedule, late_scales=True)
     depth = min(k, max(1, DECODED_DEPTH // (block or 1)) * (block or 1))
     tile = register_tile(target, rows, n, 32)
     even = ceildiv(rows, ceildiv(rows, DECODED_ROWS))

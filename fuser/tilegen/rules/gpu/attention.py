@@ -92,7 +92,7 @@ def attention_schedule(
     return Schedule(
         blocks=(("m", rows), ("n", keys)), warps=rows // 16, stages=stages, split_k=split,
         cluster=cluster, reason=reason if parts > 1 else "",
-        extra={"overlap": True} if parts > 1 else {},
+        launch_overlap=True if parts > 1 else None,
     )  # fmt: skip
 
 
@@ -204,4 +204,4 @@ def merge_schedule(target: Target, parts: int, columns: int) -> Schedule:
     """The merge of parts: see `MergeRule`."""
     # one warp needs no barrier: what counts is how long a program takes, not how many there are
     elements = power_of_two(parts) * power_of_two(columns)
-    return Schedule(warps=max(1, min(4, elements // 2048)), extra={"overlap": True})
+    return Schedule(warps=max(1, min(4, elements // 2048)), launch_overlap=True)

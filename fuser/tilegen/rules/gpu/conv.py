@@ -87,7 +87,7 @@ def conv_schedule(
         stages = deep_stages(rows + columns, depth, taps * ceildiv(channels, depth), room)
     schedule = blocks_of(warps=warps, stages=stages, reason=reason, m=rows, n=columns, k=depth)
     # narrow boxes were not measured
-    return schedule if depth >= 64 else replace(schedule, extra={"windows": False})
+    return schedule if depth >= 64 else replace(schedule, im2col=False)
 
 
 def _deep_schedule(target: Target, m: int, n: int, groups: int) -> Schedule:

@@ -172,7 +172,7 @@ def _wide_schedule(target: Target, m: int, n: int, batch: int) -> Schedule | Non
         reason=f"{count[columns]} blocks, two of them on each of {target.units} processors",
         m=64, n=columns, k=32,
     )  # fmt: skip
-    return replace(schedule, extra={"wide": True})
+    return replace(schedule, tf32x3=True)
 
 
 def _thin_schedule(
@@ -230,7 +230,7 @@ def _decoded_schedule(
         m=rows, n=columns, k=depth,
     )  # fmt: skip
     # what does not run at once with its neighbours runs beside one of them
-    return replace(schedule, extra={"resident": 2}) if blocks > target.units else schedule
+    return replace(schedule, blocks_per_unit=2) if blocks > target.units else schedule
 
 
 HALF_A_TILE = 8

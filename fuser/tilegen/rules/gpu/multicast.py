@@ -28,11 +28,11 @@ def crooked_schedule(
     idle. plain: what would be best without."""
     options = [plain]
     if k >= 128:
-        paired = replace(plain, warps=4, stages=4, persistent=True, extra={"teams": 2})
+        paired = replace(plain, warps=4, stages=4, persistent=True, consumer_groups=2)
         pairs = [(r, c) for r, c in PING_PONG_TILES if 12288 <= r * c * accumulators <= 16384]
         options += [_with_tile(paired, r, c) for r, c in pairs if c * accumulators <= 256]
         if accumulators == 1:
-            single = replace(plain, warps=8, stages=4, persistent=True, extra={})
+            single = replace(plain, warps=8, stages=4, persistent=True, consumer_groups=1)
             options.append(_with_tile(single, 128, 256))
     best: tuple[float, Schedule] | None = None
     for option in options:
@@ -42,7 +42,7 @@ def crooked_schedule(
         if option is not plain and count <= target.units:
             continue
         tile, lines = rows * columns * accumulators, (rows, columns * accumulators)
-        is_ping_pong = "teams" in option.extra
+        is_ping_pong = option.consumer_groups > 1
         busy = (tile + 12 * sum(lines)) * (1.06 if option.persistent and not is_ping_pong else 1)
         for shape in ((1, 1), (2, 1), (1, 2)):
             if grid[0] % shape[0] or grid[1] % shape[1]:

@@ -67,5 +67,5 @@ def ping_pong_schedule(
             reason=f"{count} programs {done} {target.units} processors, two teams in turns",
             m=rows, n=columns, k=DEPTH,
         ),
-        persistent=True, stream_k=int(shared), extra={"teams": 2},
+        persistent=True, stream_k=int(shared), consumer_groups=2,
     )  # fmt: skip

@@ -104,7 +104,7 @@ def conv_schedule(
         warps=8 if rows * columns >= 128 * 128 else 4, stages=4 if half else 3,
         reason=f"{reason}; {_order(depth)}", m=rows, n=columns, k=depth,
     )  # fmt: skip
-    return found if depth >= 64 else replace(found, extra={"windows": False})
+    return found if depth >= 64 else replace(found, im2col=False)
 
 
 def attention_schedule(

@@ -48,7 +48,7 @@ def reduce_schedule(
         if cluster == 2 and held[1] == 2 and held[2] > 1 and many:
             cluster, height = 4, 2  # what rows share is read from the L2 once for both
         schedule = blocks_of(warps=8, rows=height, columns=1, total=power_of_two(total))
-        return replace(schedule, cluster=cluster, extra={"held": True})
+        return replace(schedule, cluster=cluster, resident_rows=True)
     rows, total, columns = reduced_extents(rows, total, columns)
     padded = power_of_two(total)
     if columns > 1:
