@@ -350,4 +350,5 @@ class Rotated:
 
 
 TURNS = True
-"""Whether two consumer warp groups ping-pong at the tensor cores; `schedule.alternating` overrides."""
+"""Whether two consumer warp groups alternate at the tensor cores; `schedule.alternating`
+overrides."""
