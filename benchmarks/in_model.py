@@ -34,6 +34,7 @@ from fuser.partition.region import Partition
 from fuser.pipeline.compiler import compile_source
 from fuser.pipeline.devices import choose_target
 from fuser.pipeline.kernels import emit_programs
+from fuser.pipeline.options import CompileOptions
 from fuser.pipeline.tuning import agrees, emitted
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Program
@@ -139,7 +140,9 @@ class Model:
             if text not in self.others and options.kernel in program.region.name:
                 self.others[text] = list(self._emitted(program, cut))
         plan = compile_source(
-            open_model(options.model), device=options.device, dims=dims, threads=options.threads
+            open_model(options.model),
+            CompileOptions(device=options.device, threads=options.threads),
+            dims=dims,
         )
         with plan:
             self.feeds = plan.random_feeds()

@@ -10,7 +10,7 @@ import networkx as nx
 from fuser.backend.module import CompiledKernel
 from fuser.partition.region import Partition
 from fuser.pipeline.binding import bind_kernels
-from fuser.pipeline.compiler import emit_programs
+from fuser.pipeline.kernels import emit_programs
 from fuser.runtime.launch_graph import dependences
 from fuser.runtime.program import BufferRef, Program
 from fuser.target import Target

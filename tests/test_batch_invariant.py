@@ -17,6 +17,7 @@ from fuser.graph.dims import symbol
 from fuser.graph.numerics import Numerics, using
 from fuser.graph.sizes import Sizes
 from fuser.pipeline.compiler import compile_graph
+from fuser.pipeline.options import CompileOptions
 from fuser.target import TARGETS
 from fuser.tilegen.rules import rules_of
 from models import TINY, build, example_feeds, save
@@ -238,12 +239,12 @@ def test_without_it_few_rows_have_another_order() -> None:
     """The case that shows what the flag is for: else the rules cut a long k for many rows alone."""
     m = Model()
     m.output(m.dot(m.input(128, 8192), m.weight(8192, 192), (1, 0)))
-    (region,) = compile_graph(m.graph, device="cpu").report().regions
+    (region,) = compile_graph(m.graph, CompileOptions(device="cpu")).report().regions
     assert region.schedule["block_k"] < 8192
     with using(batch_invariant=True):
         m = Model()
         m.output(m.dot(m.input(128, 8192), m.weight(8192, 192), (1, 0)))
-        (region,) = compile_graph(m.graph, device="cpu").report().regions
+        (region,) = compile_graph(m.graph, CompileOptions(device="cpu")).report().regions
     assert region.schedule["block_k"] == 8192
 
 

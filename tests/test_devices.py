@@ -20,6 +20,7 @@ from fuser.frontends.onnx.host import Segmented
 from fuser.frontends.onnx.model import open_model
 from fuser.pipeline.devices import choose_target, parse_device, plan_threads
 from fuser.pipeline.dynamic import DynamicPlan
+from fuser.pipeline.options import CompileOptions
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Program
 from fuser.target import SM_90A, Target
@@ -97,7 +98,7 @@ _DOORS: dict[str, Callable[[Path], object]] = {
         _file(f), device="tpu", dynamic=True
     ),
     "session": lambda f: fuser.InferenceSession(_file(f), device="tpu"),  # type: ignore[arg-type]
-    "host": lambda f: Segmented(onnx.load(_file(f)), device="tpu"),  # type: ignore[arg-type]
+    "host": lambda f: Segmented(onnx.load(_file(f)), CompileOptions(device="tpu")),  # type: ignore[arg-type]
     "jit": lambda f: fuser.jit(_twice, device="tpu"),  # type: ignore[arg-type]
     "trace": lambda f: fuser.trace(_twice, np.ones(2), device="tpu"),  # type: ignore[arg-type]
     "torch": _torch,

@@ -17,7 +17,7 @@ from fuser.errors import InvalidModelError, LoweringError, UsageError
 from fuser.frontends.onnx.model import Model, open_model, random_feeds, reference
 from fuser.graph.ir import Graph
 from fuser.graph.sizes import Sizes, is_symbolic
-from fuser.pipeline.compiler import compile_kernels
+from fuser.pipeline.compiled import compile_kernels
 from fuser.pipeline.devices import Device
 from fuser.pipeline.dynamic import DynamicPlan
 from fuser.runtime.plan import Plan
@@ -262,7 +262,7 @@ def test_a_saved_plan_serves_its_ranges_and_compiles_nothing(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("something was compiled")
 
-    monkeypatch.setattr("fuser.pipeline.compiler.compile_kernels", never)
+    monkeypatch.setattr("fuser.pipeline.compiled.compile_kernels", never)
     again = DynamicPlan.load(path, threads=1)
     assert list(map(str, again.inputs)) == list(map(str, plan.inputs))
     assert again.explain() == plan.explain() and len(again.variants) == len(plan.variants)
@@ -333,19 +333,19 @@ def test_a_defect_is_no_reason_for_narrower_kernels(monkeypatch: pytest.MonkeyPa
         seen.append(arguments)
         raise ZeroDivisionError("a defect")
 
-    monkeypatch.setattr("fuser.pipeline.compiler.compile_kernels", broken)
+    monkeypatch.setattr("fuser.pipeline.compiled.compile_kernels", broken)
     with pytest.raises(ZeroDivisionError, match="a defect"):
         DynamicPlan(tiny("mlp"), device="cpu").prepare({"batch": 3})
     assert len(seen) == 1
 
 
 def test_what_open_sizes_cannot_do_is_compiled_for_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def picky(graph: Graph, **options: Any) -> Any:
+    def picky(graph: Graph, *options: Any) -> Any:
         if any(is_symbolic(*value.shape) for value in graph.inputs):
             raise LoweringError("no kernel of open sizes")
-        return compile_kernels(graph, **options)
+        return compile_kernels(graph, *options)
 
-    monkeypatch.setattr("fuser.pipeline.compiler.compile_kernels", picky)
+    monkeypatch.setattr("fuser.pipeline.compiled.compile_kernels", picky)
     model = tiny("mlp")
     plan = DynamicPlan(model, device="cpu")
     check(plan, model, batch=3)

@@ -20,6 +20,7 @@ from fuser.graph.precision import grid, quantise_weights, round_operands
 from fuser.partition import Options, partition
 from fuser.partition.region import Partition
 from fuser.pipeline import compiler
+from fuser.pipeline.options import CompileOptions
 from fuser.pipeline.precision import rounding
 from fuser.target import AARCH64, SM_90A, X86_64_V3
 from models import TINY, build, example_feeds
@@ -94,7 +95,9 @@ def test_the_same_bits_from_any_number_of_threads(name: str, sizes: dict[str, in
 def test_convolutions_give_the_same_bits_from_any_number_of_threads() -> None:
     m = residual_network()
     runs = [
-        compiler.compile_graph(m.graph, device="cpu", threads=n, precision="bf16").run(m.feeds)
+        compiler.compile_graph(
+            m.graph, CompileOptions(device="cpu", threads=n, precision="bf16")
+        ).run(m.feeds)
         for n in (1, 2, 16)
     ]
     for run in runs[1:]:
@@ -159,7 +162,7 @@ def test_weights_on_a_grid(scales: str, turned: bool, rng: np.random.Generator) 
         m = Model()
         w = m.b.constant(np.ascontiguousarray(weights.T) if turned else weights)
         m.output(m.b.map("max", m.dot(m.input(rows, 96), w, (1, 1 if turned else 0)), 0.0))
-        plan = compiler.compile_graph(m.graph, device="cpu")
+        plan = compiler.compile_graph(m.graph, CompileOptions(device="cpu"))
         buffers = [a.dtype for a in plan._executor.program.constants if a.size >= weights.size]
         assert buffers == [np.int8 if stored else np.float32]
         have, want = plan.run(m.feeds)["y0"], evaluate(m.graph, m.feeds, float64=True)["y0"]
@@ -219,7 +222,11 @@ def test_images_are_stored_rounded() -> None:
     }  # fmt: skip
     assert len(stored) >= 6 and stored & grouped
     assert {v for v in stored if v not in cut.narrow} == stored & grouped
-    (have,) = compiler.compile_graph(m.graph, device="cpu", precision="bf16").run(m.feeds).values()
+    (have,) = (
+        compiler.compile_graph(m.graph, CompileOptions(device="cpu", precision="bf16"))
+        .run(m.feeds)
+        .values()
+    )
     (exact,) = evaluate(m.graph, m.feeds, float64=True).values()
     want = evaluate_stored(cut, m.feeds)
     rounding = np.linalg.norm(have - exact) / np.linalg.norm(exact)

@@ -23,6 +23,7 @@ from fuser.cli.main import run
 from fuser.errors import UsageError
 from fuser.frontends.onnx.model import open_model
 from fuser.pipeline.compiler import partition_source
+from fuser.pipeline.options import CompileOptions
 from fuser.report.difference import pairs
 from fuser.report.page import LIMIT, page
 from fuser.report.record import MALFORMED, Record, homes
@@ -50,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert code == 0
     (folder / "report.json").write_text(out.getvalue())
     data = json.loads(out.getvalue())
-    cut = partition_source(open_model(model), device="cpu", dims=dims, fusion=False)
+    cut = partition_source(open_model(model), CompileOptions(device="cpu", fusion=False), dims=dims)
     apart = [
         data["launches"][0] | {"region": item.id, "kind": item.kind, "nodes": list(item.origin)}
         for item in cut.regions

@@ -56,6 +56,7 @@ def compile_command(
     from fuser.graph.units import byte_size, counted
     from fuser.pipeline.compiler import compile_program
     from fuser.pipeline.devices import choose_target
+    from fuser.pipeline.options import CompileOptions
     from fuser.report.progress import Progress
     from fuser.runtime.terminal import echo, table
 
@@ -89,11 +90,12 @@ def compile_command(
     with Progress() as progress:
         for one in meant:
             source = (open_model if sources is None else map_model)(model)
+            how = CompileOptions(
+                device=one, fusion=fusion, precision=precision, progress=progress.step
+            )
             found = compile_program(
-                source, one, dims=options.parse_dims(dim), fusion=fusion,
-                precision=precision, progress=progress.step,
-                keep=None if sources is None else keep,
-            )  # fmt: skip
+                source, how, dims=options.parse_dims(dim), keep=None if sources is None else keep
+            )
             made.append(found)
             if source.mapped is not None:
                 source.mapped.check_unchanged()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fuser.partition import Partition
     from fuser.pipeline.devices import Device
     from fuser.pipeline.fusion import Fusing
+    from fuser.pipeline.options import CompileOptions
     from fuser.pipeline.precision import Precision
     from fuser.runtime.plan_report import Tuned
 
@@ -57,10 +58,11 @@ def explain_command(
     from fuser.partition import Options
     from fuser.partition.explanation import explanation
     from fuser.partition.forced import check_pins
-    from fuser.pipeline import compiler
+    from fuser.pipeline.compiled import with_remembered
     from fuser.pipeline.devices import choose_target
     from fuser.pipeline.fusion import Fusion
     from fuser.pipeline.kernels import emit_programs
+    from fuser.pipeline.options import CompileOptions
     from fuser.pipeline.outline import outline
     from fuser.report.build import Planned, forced_change, region_bytes, rewrites_in
     from fuser.report.partition_text import change_text, text_of
@@ -78,7 +80,8 @@ def explain_command(
         return _explain_dynamic(opened, dims, device=device, fusion=fusion,
                                 precision=precision)  # fmt: skip
     dims = opened.bind(dims)
-    cut = partition_for(opened, given, device=device, dims=dims, fusion=fusion, precision=precision)
+    how = CompileOptions(device=device, fusion=fusion, precision=precision)
+    cut = partition_for(opened, given, how, dims)
     chosen = choose_target(device)
     tuned: tuple[Tuned, ...] = ()
     orders: list[str] = []
@@ -87,7 +90,7 @@ def explain_command(
     rewrites: tuple[Rewritten, ...] = ()
 
     def planned(cut: Partition) -> tuple[Planned, tuple[Tuned, ...]]:
-        programs, tuned = compiler.with_remembered(cut, emit_programs(cut, chosen), chosen)
+        programs, tuned = with_remembered(cut, emit_programs(cut, chosen), chosen)
         return Planned(cut, programs, outline(cut, programs, chosen)), tuned
 
     with suppress(LoweringError):  # of a region without a kernel, which the text shows
@@ -97,10 +100,7 @@ def explain_command(
         moved = region_bytes(plan)
         if isinstance(fusion, Fusion) and (fusion.pin or fusion.forbid):
             apart = replace(fusion, pin=(), forbid=())
-            free, _ = planned(
-                partition_for(opened, given, device=device, dims=dims, fusion=apart,
-                              precision=precision)
-            )  # fmt: skip
+            free, _ = planned(partition_for(opened, given, how.but(fusion=apart), dims))
             forced = forced_change(free, plan, fusion.pin, fusion.forbid)
     if isinstance(fusion, Fusion):
         check_pins(cut, Options(pin=fusion.pin))  # regions may have been taken apart
@@ -145,7 +145,9 @@ def explain_command(
     return 0
 
 
-def partition_for(opened: Any, given: Mapping[str, np.ndarray], **choices: Any) -> Partition:
+def partition_for(
+    opened: Any, given: Mapping[str, np.ndarray], how: CompileOptions, dims: Mapping[str, int]
+) -> Partition:
     """The partition; values of feeds that decide shapes are bound."""
     from fuser.errors import ValueNeededError
     from fuser.pipeline.compiler import partition_source
@@ -153,7 +155,7 @@ def partition_for(opened: Any, given: Mapping[str, np.ndarray], **choices: Any) 
     values: dict[str, np.ndarray] = {}
     while True:
         try:
-            return partition_source(opened, values=values, **choices)
+            return partition_source(opened, how, dims=dims, values=values)
         except ValueNeededError as error:
             fresh = error.inputs - values.keys()
             if not fresh or not fresh <= given.keys():

@@ -115,9 +115,11 @@ def _measured(
     from fuser.frontends.onnx.hosted import compile_on_host
     from fuser.frontends.onnx.model import open_model
     from fuser.pipeline import compiler
+    from fuser.pipeline.compiled import with_remembered
     from fuser.pipeline.details import details
     from fuser.pipeline.devices import choose_target
     from fuser.pipeline.kernels import emit_programs
+    from fuser.pipeline.options import CompileOptions
     from fuser.report.beside import measure as time_runs
     from fuser.report.record import Record
     from fuser.runtime.launch_graph import dependences
@@ -127,6 +129,7 @@ def _measured(
     opened = open_model(model)
     given, dims = feeds.open_feeds(model, inputs, options.parse_dims(dim), "error")
     chosen = choose_target(options.chosen(device, target), threads)
+    how = CompileOptions(device=chosen, fusion=fusion, precision=precision)
     if target is None:
         plan = compile_on_host(
             model, host="error", device=device, dims=dims, threads=threads, fusion=fusion,
@@ -141,24 +144,22 @@ def _measured(
 
             def unfused() -> Plan:
                 stages.onward("compiling without fusion")
-                return compiler.compile_source(
-                    opened, device=device, dims=dims, threads=threads, fusion=False,
-                    precision=precision,
-                )  # fmt: skip
+                apart = CompileOptions(
+                    device=device, threads=threads, fusion=False, precision=precision
+                )
+                return compiler.compile_source(opened, apart, dims=dims)
 
             time_runs(
                 report, plan, arrays, iterations, unfused=unfused if measure and fusion else None,
                 kernels="both",
             )  # fmt: skip
     else:
-        program, report = compiler.compile_program(
-            opened, chosen, dims=dims, fusion=fusion, precision=precision, progress=stages.step
-        )
+        program, report = compiler.compile_program(opened, how.but(progress=stages.step), dims=dims)
         report.dependences = dependences(program)
     stages.end()
     stages.onward("collecting the details")
-    cut = partition_for(opened, given, device=chosen, dims=dims, fusion=fusion, precision=precision)
-    programs, _ = compiler.with_remembered(cut, emit_programs(cut, chosen), chosen)
+    cut = partition_for(opened, given, how, dims)
+    programs, _ = with_remembered(cut, emit_programs(cut, chosen), chosen)
     found = details(cut, programs, chosen, stages.onward, texts=texts)
     return Record(report.to_dict() | {"details": found})
 

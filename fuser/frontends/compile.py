@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from fuser.frontends.onnx.model import Model
     from fuser.frontends.torch.exported import CompiledProgram
     from fuser.frontends.torch.module import CompiledModule
-    from fuser.pipeline.compiler import Progress
     from fuser.pipeline.dynamic import DynamicPlan
+    from fuser.pipeline.options import Progress
     from fuser.pipeline.stateful import StatefulPlan
     from fuser.runtime.sharded import ShardedPlan
 

@@ -9,11 +9,12 @@ from fuser.graph.ir import Graph
 from fuser.graph.text import print_graph
 from fuser.partition import Options, partition
 from fuser.partition.passes import Work, each_pass
-from fuser.pipeline.compiler import partition_options, with_remembered
-from fuser.pipeline.devices import Device, choose_target
+from fuser.pipeline.compiled import with_remembered
+from fuser.pipeline.devices import Device
 from fuser.pipeline.fusion import Fusing
 from fuser.pipeline.kernels import programs_of
-from fuser.pipeline.precision import Precision, rounding
+from fuser.pipeline.options import CompileOptions
+from fuser.pipeline.precision import Precision
 from fuser.pipeline.source import GraphSource
 from fuser.pipeline.stage_texts import kernel_text
 from fuser.report.partition_text import explain
@@ -29,8 +30,8 @@ def dump(
     if stage == "graph":
         yield print_graph(source.graph(dims or {}))
         return
-    target = choose_target(device)
-    options = partition_options(fusion, rounding(precision, target))
+    asked = CompileOptions(device=device, fusion=fusion, precision=precision)
+    target, options = asked.target, asked.partitioning
     if stage == "passes":
         yield from _passes(source.graph(dims or {}), target, options)
         return

@@ -23,6 +23,7 @@ from fuser.pipeline.dynamic_store import (
     save_variants,
     variants_file,
 )
+from fuser.pipeline.options import CompileOptions, Progress, quiet
 from fuser.pipeline.source import GraphSource, symbols
 from fuser.pipeline.specialise import Specialised
 from fuser.pipeline.variants import Variant
@@ -34,7 +35,6 @@ from fuser.runtime.shown import MOST_ROWS, Shown, Summary, specs_shown
 from fuser.runtime.terminal import table
 
 if TYPE_CHECKING:
-    from fuser.pipeline.compiler import Progress
     from fuser.pipeline.devices import Device
     from fuser.pipeline.fusion import Fusing
     from fuser.pipeline.precision import Precision
@@ -67,8 +67,12 @@ class DynamicPlan(Shown):
         self._bind: Callable[[Mapping[str, int]], dict[str, int]] = model.bind
         self._fixed = dict(dims or {})
         self._how: Specialised | SavedVariants = Specialised(
-            model, device=device, fusion=fusion, threads=threads, precision=precision,
-            dynamic=True, fixed=dims, progress=progress,
+            model,
+            CompileOptions(
+                device=device, threads=threads, fusion=fusion, precision=precision,
+                progress=progress or quiet,
+            ),
+            dynamic=True, fixed=dims,
         )  # fmt: skip
 
     @property

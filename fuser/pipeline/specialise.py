@@ -20,7 +20,7 @@ from fuser.forks import new_lock
 from fuser.graph.dims import substitute
 from fuser.graph.evaluate import bind_shape
 from fuser.graph.ir import TensorType
-from fuser.pipeline.devices import Device, check_device
+from fuser.pipeline.devices import check_device
 from fuser.pipeline.source import GraphSource, symbols
 from fuser.pipeline.variants import Variant, Variants, source_of
 from fuser.runtime.device_tensors import DeviceArray
@@ -29,9 +29,7 @@ from fuser.runtime.plan import Plan
 from fuser.runtime.program import TensorSpec
 
 if TYPE_CHECKING:
-    from fuser.pipeline.compiler import Progress
-    from fuser.pipeline.fusion import Fusing
-    from fuser.pipeline.precision import Precision
+    from fuser.pipeline.options import CompileOptions, quiet
 
 MOST_PLANS = 64
 """Plans that are kept; the one unused for longest goes first."""
@@ -58,24 +56,17 @@ class Specialised:
     """A model and its plans. Safe to use from many threads."""
 
     def __init__(
-        self, model: GraphSource, *, device: Device = "auto", fusion: Fusing = True,
-        threads: int | None = None, precision: Precision = "model", dynamic: bool | None = None,
-        fixed: Mapping[str, int] | None = None, progress: Progress | None = None,
-        write_out_loops: bool = True,
+        self, model: GraphSource, options: CompileOptions, *, dynamic: bool | None = None,
+        fixed: Mapping[str, int] | None = None, write_out_loops: bool = True,
     ) -> None:  # fmt: skip
         """dynamic: whether kernels serve ranges of sizes: always, never, or (None) from the second
-        set of sizes on. fixed, progress: as for `Variants`. write_out_loops: whether a loop that
-        data ends is compiled for the values of that data, each iteration written out; else it is
-        unsupported."""
-        check_device(device, threads)
-        self.model = model
+        set of sizes on. fixed: as for `Variants`, before whose compiles progress is called.
+        write_out_loops: whether a loop that data ends is compiled for the values of that data, each
+        iteration written out; else it is unsupported."""
+        check_device(options.device, options.threads)
+        self.model, self.options = model, options
         self.fixed = dict(fixed or {})
-        self.progress = progress
         self.dynamic = dynamic if symbols(model) else False
-        self.device: Device = device
-        self.fusion = fusion
-        self.threads = threads
-        self.precision: Precision = precision
         self.value_inputs: tuple[str, ...] = ()
         """The inputs whose values plans are compiled for, as far as feeds have shown it."""
         self._plans: OrderedDict[_Key, Plan] = OrderedDict()
@@ -139,9 +130,8 @@ class Specialised:
             from fuser.pipeline.compiler import compile_source  # files of variants need none
 
             return compile_source(
-                self.model, device=self.device, dims=dims, values=values, threads=self.threads,
-                fusion=self.fusion, precision=self.precision,
-            )  # fmt: skip
+                self.model, self.options.but(progress=quiet), dims=dims, values=values
+            )
         return self._group(values).plan(dims)
 
     def prepare(self, dims: Mapping[str, int]) -> Variant:
@@ -153,11 +143,8 @@ class Specialised:
         """The variants for these values of inputs."""
         known = _bytes(values)
         if known not in self._variants:
-            self._variants[known] = Variants(
-                source_of(self.model, values), device=self.device, fusion=self.fusion,
-                threads=self.threads, precision=self.precision, fixed=self.fixed,
-                progress=self.progress,
-            )  # fmt: skip
+            source = source_of(self.model, values)
+            self._variants[known] = Variants(source, self.options, fixed=self.fixed)
             if len(self._variants) > MOST_VALUES:
                 self._variants.popitem(last=False)
         self._variants.move_to_end(known)

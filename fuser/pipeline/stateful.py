@@ -25,10 +25,10 @@ from fuser.graph.evaluate import bind_shape
 from fuser.graph.ir import TensorType
 from fuser.graph.sizes import evaluate
 from fuser.partition.passes.keep_state import CAPACITY
-from fuser.pipeline.compiler import Progress
 from fuser.pipeline.devices import Device, check_device, choose_target
 from fuser.pipeline.dynamic import explain_variants
 from fuser.pipeline.fusion import Fusing
+from fuser.pipeline.options import CompileOptions, Progress, quiet
 from fuser.pipeline.pairs import read_pairs
 from fuser.pipeline.precision import Precision
 from fuser.pipeline.source import GraphSource, symbols
@@ -86,9 +86,12 @@ class StatefulPlan:
             )
         self._lengths = frozenset(names)
         self._variants = Variants(
-            self._model.source(), device=device, fusion=fusion, threads=threads,
-            precision=precision, fixed=dims, progress=progress, lengths=self._lengths,
-            state=tuple(self.pairs.items()),
+            self._model.source(),
+            CompileOptions(
+                device=device, threads=threads, fusion=fusion, precision=precision,
+                progress=progress or quiet, state=tuple(self.pairs.items()),
+            ),
+            fixed=dims, lengths=self._lengths,
         )  # fmt: skip
         self.inputs = tuple(
             TensorSpec(name, type.dtype, type.shape)  # type: ignore[arg-type]
@@ -98,7 +101,7 @@ class StatefulPlan:
         """The inputs that each run is fed; a dim of a shape is an int or a symbolic expression."""
         self._made: dict[tuple[Any, ...], AnySteps] = {}
         self._lock = new_lock()
-        self._backend = _backend(device, self._variants.ordinal)
+        self._backend = _backend(device, self._variants.options.gpu)
         self.on_gpu = self._backend.on_gpu
         """Whether states are in memory of a GPU."""
 

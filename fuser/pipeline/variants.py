@@ -27,7 +27,8 @@ from fuser.errors import FuserError, UsageError, ValueNeededError
 from fuser.graph.dims import Dim
 from fuser.graph.sizes import LEAST, Guard, Sizes, evaluate, guard_from_list, size_hint
 from fuser.pipeline.binding import Bound
-from fuser.pipeline.devices import Device, choose_target, parse_device, plan_threads
+from fuser.pipeline.devices import choose_target, plan_threads
+from fuser.pipeline.options import CompileOptions, quiet
 from fuser.pipeline.source import GraphSource, symbols
 from fuser.runtime.deferred import Deferred
 from fuser.runtime.inputs import Hints, input_hints
@@ -36,9 +37,6 @@ from fuser.runtime.plan import Plan
 
 if TYPE_CHECKING:  # variants that come from a file compile nothing
     from fuser.graph.ir import Graph
-    from fuser.pipeline.compiler import Progress
-    from fuser.pipeline.fusion import Fusing
-    from fuser.pipeline.precision import Precision
     from fuser.pipeline.reporting import Reporting
     from fuser.runtime.plan_report import Report
 
@@ -203,31 +201,22 @@ class Variants:
     def __init__(
         self,
         source: Source,
+        options: CompileOptions,
         *,
-        device: Device = "auto",
-        fusion: Fusing = True,
-        threads: int | None = None,
-        precision: Precision = "model",
         fixed: Mapping[str, int] | None = None,
-        progress: Progress | None = None,
-        ordinal: int = 0,
-        state: tuple[tuple[str, str], ...] = (),
         lengths: frozenset[str] = frozenset(),
     ) -> None:
-        """fixed: dims that always have one size. progress: called before each compile. ordinal:
-        which GPU. state: pairs of an input and an output that share memory with room for more
-        (`fuser.partition.options.Options`); sizes then have that of CAPACITY, too. lengths: dims
-        that grow from run to run, for all sizes of which one variant is to serve."""
-        self.state, self.lengths = state, lengths
+        """options: its `progress` is called before each compile; pairs of `state` share memory with
+        room for more (`fuser.partition.options.Options`), and sizes then have that of CAPACITY,
+        too. Nothing is tuned. fixed: dims that always have one size. lengths: dims that grow from
+        run to run, for all sizes of which one variant is to serve."""
+        self.options = options.but(tune=None)
+        self.lengths = lengths
         self.following: dict[str, Dim] = {}
         """Dims that are as long as what grows becomes in a run, by what it grows by: one variant is
         to serve all of their sizes, too."""
         self.source = source
-        self.ordinal = ordinal or parse_device(device)[1]
         self.fixed = dict(fixed or {})
-        self.device, self.fusion, self.threads = device, fusion, threads
-        self.precision = precision
-        self.progress = progress
         self.variants: list[Variant] = []
         self.symbols = source.symbols
         self._constants: dict[tuple[bytes, str, tuple[int, ...]], np.ndarray] = {}
@@ -260,8 +249,7 @@ class Variants:
             if (number, ranges) in self._failed:
                 continue
             _log.info("compiling %s for %s", self.source.name, ranges)
-            if self.progress:
-                self.progress(f"compiling for {ranges}")
+            self.options.progress(f"compiling for {ranges}")
             try:
                 variant = self._build(buckets)
             except ValueNeededError:
@@ -315,20 +303,18 @@ class Variants:
 
     def _build(self, buckets: Mapping[str, Bucket]) -> Variant:
         from fuser.partition.passes.keep_state import CAPACITY
-        from fuser.pipeline.compiler import compile_kernels
+        from fuser.pipeline.compiled import compile_kernels
 
         started = time.perf_counter()
         fixed = {n: b.example for n, b in buckets.items() if b.least == b.most}
         examples = {n: b.example for n, b in buckets.items() if n not in fixed}
-        if self.state:
+        if self.options.state:
             examples[CAPACITY] = CAPACITY_EXAMPLE
         moving = self._moving & examples.keys()
         with Sizes(examples, moving) as sizes:
             graph, extra = self.source.read(fixed)
-            compiled = compile_kernels(
-                graph, name=self.source.name, device=self.device, fusion=self.fusion,
-                precision=self.precision, threads=self.threads, state=self.state,
-            )  # fmt: skip
+            options = self.options.but(progress=quiet)
+            compiled = compile_kernels(graph, options, self.source.name)
             for kernel in compiled.kernels:
                 for record in kernel.facts.get("guards", ()):
                     sizes.add(guard_from_list(record))
@@ -344,14 +330,14 @@ class Variants:
             hints = {name: (size_hint(low), size_hint(high)) for name, (low, high) in found}
         return Variant(
             len(self.variants), dict(buckets), sizes.guards, bound, report, hints,
-            self.source.types, self.threads, extra=extra, ordinal=self.ordinal, moving=moving,
-            reporting=reporting,
+            self.source.types, self.options.threads, extra=extra, ordinal=self.options.gpu,
+            moving=moving, reporting=reporting,
         )  # fmt: skip
 
     @property
     def _moving(self) -> frozenset[str]:
         """What kernels of a GPU are to read from memory; those of a host read all sizes so."""
-        if not self.lengths or not choose_target(self.device).is_cuda:
+        if not self.lengths or not choose_target(self.options.device).is_cuda:
             return frozenset()
         return self.lengths | self.following.keys()
 

@@ -9,6 +9,7 @@ from fuser.graph.evaluate import evaluate
 from fuser.partition import partition
 from fuser.partition.passes.split_concats import MOST_OPERANDS, split_concats
 from fuser.pipeline.compiler import compile_graph
+from fuser.pipeline.options import CompileOptions
 from tests.partition.support import CPU, Net, check
 
 
@@ -49,5 +50,5 @@ def test_a_concat_of_250_tensors(rng: np.random.Generator) -> None:
         for value in graph.inputs
     }
     (expected,) = evaluate(graph, feeds, float64=True).values()
-    (found,) = compile_graph(graph, device="cpu").run(feeds).values()
+    (found,) = compile_graph(graph, CompileOptions(device="cpu")).run(feeds).values()
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

@@ -13,6 +13,7 @@ from fuser.graph.ir import Graph
 from fuser.partition import partition
 from fuser.partition.tangled import MOST_UNEVEN, cut_anew, fresh, tangled_movement
 from fuser.pipeline.compiler import compile_graph
+from fuser.pipeline.options import CompileOptions
 from fuser.report.partition_text import explain
 from fuser.tilegen.index import MOST_ATOMS, Index, axis
 from tests.partition.support import CPU, SM_90A, Net, check
@@ -49,7 +50,7 @@ def test_long_chains_compile_and_are_right(between: str, rng: np.random.Generato
     graph = chain(40, between)
     feeds = {"x": rng.standard_normal((6, 4)).astype(np.float32)}
     (expected,) = evaluate(graph, feeds, float64=True).values()
-    (found,) = compile_graph(graph, device="cpu").run(feeds).values()
+    (found,) = compile_graph(graph, CompileOptions(device="cpu")).run(feeds).values()
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 

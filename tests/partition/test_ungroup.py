@@ -12,6 +12,7 @@ from fuser.graph.evaluate import evaluate
 from fuser.partition import Partition, Region, partition
 from fuser.partition.ungroup import is_divisible, ungroup
 from fuser.pipeline.compiler import compile_graph
+from fuser.pipeline.options import CompileOptions
 from fuser.report.partition_text import explain
 from fuser.target import Target
 from fuser.tilegen import emit as emitters
@@ -186,7 +187,7 @@ def test_rows_beside_a_turned_softmax(rng: np.random.Generator) -> None:
         "x": rng.standard_normal((29, 38)).astype(np.float32),
     }
     expected = evaluate(graph, feeds, float64=True)
-    plan = compile_graph(graph, device="cpu")
+    plan = compile_graph(graph, CompileOptions(device="cpu"))
     found = plan.run(feeds)
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=2e-6, atol=1e-7)

@@ -24,6 +24,7 @@ from fuser.graph.ir import Graph, TensorType, Value
 from fuser.graph.numerics import Mode, using
 from fuser.graph.passes import run_passes
 from fuser.pipeline.compiler import compile_graph
+from fuser.pipeline.options import CompileOptions
 from tests.fuzzing.jobs import RIGHT, Finding, main
 from tests.rules.check import SPECIAL, same
 
@@ -114,7 +115,7 @@ def check(seed: int, device: Any = "cpu", numerics: Mode = "strict") -> str | No
     feeds = feeds_of(graph, seed)
     with np.errstate(all="ignore"):
         want = evaluate(original, feeds)
-    plan = compile_graph(run_passes(graph), device=device)
+    plan = compile_graph(run_passes(graph), CompileOptions(device=device))
     have = plan.run(feeds)
     for name, array in want.items():
         alike = same(array, np.asarray(have[name]))

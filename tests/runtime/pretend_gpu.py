@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import fuser.pipeline.compiler
+import fuser.pipeline.compiled
 from fuser.backend.module import CompiledKernel
 from fuser.graph import dims
 from fuser.graph.dims import parse
@@ -410,7 +410,7 @@ def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(driver, "api", lambda: made)
     monkeypatch.setattr(binding, "make_replay", lambda *_: None)
     monkeypatch.setattr(device_code, "tensor_map", None)
-    bind_kernels = fuser.pipeline.compiler.bind_kernels
+    bind_kernels = fuser.pipeline.compiled.bind_kernels
 
     def bind(name: str, cut: Any, programs: list[Any], *more: Any) -> Any:
         bound = bind_kernels(name, cut, programs, *more)
@@ -421,7 +421,7 @@ def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
             made.kernels.setdefault(step.kernel.code, []).append((text, moving, step.kernel))
         return bound
 
-    monkeypatch.setattr(fuser.pipeline.compiler, "bind_kernels", bind)
+    monkeypatch.setattr(fuser.pipeline.compiled, "bind_kernels", bind)
     at, prepare = Bound.at, cuda.CudaExecutor._prepare
 
     def place(self: Bound, sizes: Any = None) -> Program:

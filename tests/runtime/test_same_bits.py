@@ -9,6 +9,7 @@ import pytest
 
 import fuser
 from fuser.pipeline.compiler import compile_graph
+from fuser.pipeline.options import CompileOptions
 from models import TINY, build, example_feeds
 from tests.tilegen_emit.graphs import Model
 
@@ -42,7 +43,7 @@ def test_threads_decide_the_order_of_a_product_not_its_bits() -> None:
     m.output(m.dot(m.input(128, 8192), m.weight(8192, 192), (1, 0)))
     results, spans = [], set()
     for threads in (1, 2, 5, 16):
-        plan = compile_graph(m.graph, device="cpu", threads=threads)
+        plan = compile_graph(m.graph, CompileOptions(device="cpu", threads=threads))
         (region,) = plan.report().regions
         spans.add(str(region.schedule["k_panels"]))
         results.append(plan.run(m.feeds)["y0"])

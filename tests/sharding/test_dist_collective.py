@@ -15,6 +15,7 @@ from fuser.graph.evaluate import evaluate
 from fuser.graph.ops.collective import PERFORM
 from fuser.graph.passes import run_passes
 from fuser.pipeline.compiler import compile_graph
+from fuser.pipeline.options import CompileOptions
 from fuser.runtime.collectives import Threads
 
 
@@ -39,7 +40,7 @@ def _model(ranks: int, shape: tuple[int, ...] = (6, 2), **attributes: Any) -> Mo
 def _run(model: ModelProto, feeds: list[np.ndarray]) -> list[np.ndarray]:
     _, sharded, _, _ = divided(open_model(model), len(feeds), {})
     plans = [
-        compile_graph(run_passes(sharded(r).graph), device="cpu", threads=1)
+        compile_graph(run_passes(sharded(r).graph), CompileOptions(device="cpu", threads=1))
         for r in range(len(feeds))
     ]
     found: list[np.ndarray] = Threads(len(feeds)).run(

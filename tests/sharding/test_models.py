@@ -27,6 +27,7 @@ from fuser.graph.sharding.layout import Layout, Split, join, normal, part, whole
 from fuser.graph.sharding.shard import collectives, shard
 from fuser.graph.sharding.wishes import Marks
 from fuser.pipeline.compiler import compile_graph
+from fuser.pipeline.options import CompileOptions
 from fuser.runtime.collectives import Threads
 from models.bert import bert
 from models.gpt2 import gpt2
@@ -89,7 +90,10 @@ def test_plans_of_ranks_compute_the_model(name: str, ranks: int) -> None:
     found = [sharded(rank) for rank in range(ranks)]
     feeds = random_feeds(open_model(model))
     expected = evaluate(graph, feeds, float64=True)
-    plans = [compile_graph(run_passes(one.graph), device="cpu", threads=1) for one in found]
+    plans = [
+        compile_graph(run_passes(one.graph), CompileOptions(device="cpu", threads=1))
+        for one in found
+    ]
     with pytest.raises(UsageError, match="one rank's part"):
         plans[0].run({k: part(a, found[0].inputs[k], 0) for k, a in feeds.items()})
 
@@ -202,7 +206,10 @@ def test_movement_in_front_of_a_collective_is_written() -> None:
         value.name: rng.standard_normal(value.shape).astype(np.float32) for value in graph.inputs
     }
     expected = evaluate(graph, feeds, float64=True)
-    plans = [compile_graph(run_passes(one.graph), device="cpu", threads=1) for one in ranks]
+    plans = [
+        compile_graph(run_passes(one.graph), CompileOptions(device="cpu", threads=1))
+        for one in ranks
+    ]
     outputs = Threads(2).run(
         lambda comm: plans[comm.rank].join(comm).run(
             {k: part(a, ranks[0].inputs[k], comm.rank) for k, a in feeds.items()}

@@ -34,6 +34,7 @@ from fuser.pipeline.compiler import compile_graph
 from fuser.pipeline.devices import Device, check_device
 from fuser.pipeline.dynamic import explain_variants
 from fuser.pipeline.fusion import Fusing
+from fuser.pipeline.options import CompileOptions, Origin
 from fuser.pipeline.precision import Precision
 from fuser.runtime.plan import Plan
 from fuser.runtime.plan_report import Report
@@ -50,17 +51,14 @@ class Traced(Shown):
     plan, which is compiled on first use."""
 
     def __init__(
-        self, function: Callable[..., Any], bound: Arguments, name: str, device: Device,
-        threads: int | None, fusion: Fusing, precision: Precision = "model",
+        self, function: Callable[..., Any], bound: Arguments, name: str, options: CompileOptions,
         given: tuple[Any, ...] = (), method: bool = False,
     ) -> None:  # fmt: skip
         """given: what stands in front of the arguments of each call: the object of a method."""
         self._started = time.perf_counter()
-        check_device(device, threads)
+        check_device(options.device, options.threads)
         self._bound_tree, self._static = bound.tree, bound.static
-        self._options: dict[str, Any] = {
-            "device": device, "threads": threads, "fusion": fusion, "precision": precision,
-        }  # fmt: skip
+        self._options = options
         self._names = bound.names
         self._given, self._is_method = given, method
         self._lock = new_lock()
@@ -96,7 +94,7 @@ class Traced(Shown):
             return made or Looped(self._recording, lambda g: self._compile(run_passes(g)))
 
     def _compile(self, graph: Graph) -> Plan:
-        return compile_graph(graph, name=graph.name, started=self._started, **self._options)
+        return compile_graph(graph, self._options, Origin(name=graph.name, started=self._started))
 
     def _summary(self) -> Summary:
         graph, plan = self.graph, self.__dict__.get("plan")
@@ -106,7 +104,7 @@ class Traced(Shown):
             graph.name, [(value.name, str(value.type)) for value in graph.inputs],
             [(name, str(v.type))
              for name, v in zip(graph.output_names, graph.outputs, strict=True)],
-            shown.facts if shown else [("device", str(self._options["device"])), ("state", loops)],
+            shown.facts if shown else [("device", str(self._options.device)), ("state", loops)],
             shown.short if shown else [loops],
         )  # fmt: skip
 
@@ -162,7 +160,8 @@ def trace(
     bound = Arguments(signature, frozenset(fixed), (*owner, *specs), dict(fixed), method)
     name = _name(function)
     with using(numerics, batch_invariant):
-        return Traced(function, bound, name, device, threads, fusion, precision, owner, method)
+        options = CompileOptions(device=device, threads=threads, fusion=fusion, precision=precision)
+        return Traced(function, bound, name, options, owner, method)
 
 
 class Jitted:
@@ -195,8 +194,9 @@ class Jitted:
                 f"static_argnames names {sorted(unknown)}, which {_name(function)} does not have",
                 hint=f"its parameters are {list(self._signature.parameters)}",
             )
-        self._options: tuple[Device, int | None, Fusing, Precision]
-        self._options = (device, threads, fusion, precision)
+        self._options = CompileOptions(
+            device=device, threads=threads, fusion=fusion, precision=precision
+        )
         self._cache: OrderedDict[Hashable, list[Traced]] = OrderedDict()
         self._lock = new_lock()
         update_wrapper(self, function)
@@ -254,8 +254,7 @@ class Jitted:
             if found is None:
                 found = self._open[key] = OpenTraced(
                     self.function, specs, bound.arguments, _name(self.function), dynamic,
-                    dict(zip(("device", "threads", "fusion", "precision"), self._options,
-                             strict=True)),
+                    self._options,
                 )  # fmt: skip
                 bound.leaves = []
                 if len(self._open) > MOST_OPEN:
@@ -272,7 +271,7 @@ class Jitted:
             self._cache.move_to_end(key)
             found = next((traced for traced in kept if traced.serves(bound)), None)
             if found is None:
-                found = Traced(self.function, bound, _name(self.function), *self._options)
+                found = Traced(self.function, bound, _name(self.function), self._options)
                 kept.append(found)
                 if len(self.traces) > MOST_PLANS:
                     _, oldest = next(iter(self._cache.items()))

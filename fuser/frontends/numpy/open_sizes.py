@@ -18,6 +18,7 @@ from fuser.graph.dims import symbol
 from fuser.graph.ir import Graph, TensorType
 from fuser.graph.numerics import current, using
 from fuser.graph.passes import run_passes
+from fuser.pipeline.options import CompileOptions
 from fuser.pipeline.variants import Source, Variant, Variants
 from fuser.runtime.plan import Plan
 
@@ -53,9 +54,8 @@ class OpenTraced:
 
     def __init__(
         self, function: Callable[..., Any], specs: Mapping[str, ArraySpec], call: Call, name: str,
-        dynamic: OpenAxes, options: Mapping[str, Any],
+        dynamic: OpenAxes, options: CompileOptions,
     ) -> None:  # fmt: skip
-        """options: device, threads, fusion and precision, as for `fuser.compile`."""
         numerics = current()
         self._names = {n: axes_of(n, spec, dynamic) for n, spec in specs.items()}
         symbols: dict[str, bool] = {}
@@ -81,7 +81,7 @@ class OpenTraced:
                 )
             return run_passes(recording.graph), recording.results
 
-        self._variants = Variants(Source(name, symbols, read), **options)
+        self._variants = Variants(Source(name, symbols, read), options)
 
     @property
     def variants(self) -> Sequence[Variant]:

@@ -38,9 +38,8 @@ from fuser.frontends.onnx.importer.types import host_array, is_supported
 from fuser.frontends.onnx.model import open_model
 from fuser.graph.numerics import current, using
 from fuser.limits import check_bytes, check_time
-from fuser.pipeline.devices import Device, check_device
-from fuser.pipeline.fusion import Fusing
-from fuser.pipeline.precision import Precision
+from fuser.pipeline.devices import check_device
+from fuser.pipeline.options import CompileOptions
 from fuser.pipeline.specialise import Specialised
 from fuser.runtime.plan import Plan
 
@@ -64,16 +63,9 @@ class _Segment:
 class Segmented:
     """A model cut into segments. Runs are as many kernels as the compiled segments have."""
 
-    def __init__(
-        self, proto: ModelProto, *, device: Device = "auto", fusion: Fusing = True,
-        threads: int | None = None, precision: Precision = "model",
-    ) -> None:  # fmt: skip
-        check_device(device, threads)
-        self.proto = proto
-        self.device: Device = device
-        self.fusion = fusion
-        self.threads = threads
-        self.precision: Precision = precision
+    def __init__(self, proto: ModelProto, options: CompileOptions) -> None:
+        check_device(options.device, options.threads)
+        self.proto, self.options = proto, options
         self.numerics = current()
         self.fallbacks: list[str] = []
         self._constants = {tensor.name: host_array(tensor) for tensor in proto.graph.initializer}
@@ -227,10 +219,7 @@ class Segmented:
         model = self._model(body.node, infos, body.output)
         model.graph.initializer.extend(body.initializer)
         with using(self.numerics):
-            return Segmented(
-                model, device=self.device, fusion=self.fusion, threads=self.threads,
-                precision=self.precision,
-            )  # fmt: skip
+            return Segmented(model, self.options)
 
     def _run_host(self, segment: _Segment, given: Mapping[str, Any]) -> dict[str, Any]:
         node = segment.nodes[0]
@@ -285,10 +274,7 @@ class Segmented:
             del model.graph.value_info[:]
             with using(self.numerics):
                 opened = open_model(model)
-            segment.compiled[signature] = Specialised(
-                opened, device=self.device, fusion=self.fusion, threads=self.threads,
-                precision=self.precision, write_out_loops=False,
-            )  # fmt: skip
+            segment.compiled[signature] = Specialised(opened, self.options, write_out_loops=False)
         return dict(segment.compiled[signature].run(arrays))
 
     def _model(

@@ -18,13 +18,13 @@ from fuser.frontends.onnx.importer import load_model
 from fuser.frontends.onnx.importer.types import is_supported
 from fuser.frontends.onnx.model import DEFAULT_SIZES, Model, compile
 from fuser.frontends.onnx.node_args import TensorInfo, tensor_info
-from fuser.frontends.onnx.runner import Options, Runner, Running
+from fuser.frontends.onnx.runner import Runner, Running
 from fuser.frontends.onnx.values import numpy_type
 from fuser.graph.ir import TensorType
 from fuser.limits import Limits, check_bytes
-from fuser.pipeline.compiler import Progress, quiet
 from fuser.pipeline.devices import Device, choose_target
 from fuser.pipeline.fusion import Fusing, Fusion
+from fuser.pipeline.options import CompileOptions, Progress, quiet
 from fuser.pipeline.precision import Precision
 from fuser.report.report import KernelReport, RegionReport, Report, Saving, Traffic
 from fuser.runtime.inputs import random_feeds
@@ -59,7 +59,10 @@ class HostedPlan(Running):
         self.dims = _bound(self.inputs, dims or {})
         self._ran: dict[str, int] = {}
         with within(limits):
-            self._runner = Runner(proto, None, Options(device, fusion, threads, precision), True)
+            options = CompileOptions(
+                device=device, threads=threads, fusion=fusion, precision=precision
+            )
+            self._runner = Runner(proto, None, options, True)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run on arrays by input name; arrays (lists for sequences) by output name. Raises

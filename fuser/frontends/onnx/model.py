@@ -42,9 +42,10 @@ from fuser.graph.numerics import current as current_numerics
 from fuser.graph.passes import run_passes
 from fuser.graph.passes.known_codes import Store, remembered
 from fuser.limits import Limits
-from fuser.pipeline.compiler import Keep, Progress, compile_graph, is_large, quiet
+from fuser.pipeline.compiler import Keep, compile_graph, is_large
 from fuser.pipeline.devices import Device, check_device
 from fuser.pipeline.fusion import Fusing
+from fuser.pipeline.options import CompileOptions, Origin, Progress, quiet
 from fuser.pipeline.plan_cache import compile_file
 from fuser.pipeline.precision import Precision
 from fuser.runtime.feeds import check_feeds, turned
@@ -263,11 +264,12 @@ def compile_new(
         del opened
         if large:
             gc.collect()
-        plan = compile_graph(
-            graph, name=name, device=device, threads=threads, fusion=fusion, precision=precision,
-            progress=progress, dims=bound, values=tuple(values or ()), started=started, types=types,
-            consume=mapped is not None, keep=keep if mapped is not None else None, tune=tune,
+        options = CompileOptions(
+            device=device, threads=threads, fusion=fusion, precision=precision, progress=progress,
+            consume=mapped is not None, tune=tune,
         )  # fmt: skip
+        origin = Origin(name, bound, tuple(values or ()), types, started)
+        plan = compile_graph(graph, options, origin, keep if mapped is not None else None)
         del graph
         if mapped is not None:
             mapped.check_unchanged()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -12,9 +11,8 @@ from fuser.errors import UnsupportedError, UsageError
 from fuser.frontends.onnx.host import Segmented
 from fuser.frontends.onnx.model import Model, open_model
 from fuser.graph.numerics import current, using
-from fuser.pipeline.devices import Device, choose_target
-from fuser.pipeline.fusion import Fusing
-from fuser.pipeline.precision import Precision
+from fuser.pipeline.devices import choose_target
+from fuser.pipeline.options import CompileOptions
 from fuser.pipeline.specialise import Specialised
 from fuser.runtime.device_tensors import DeviceArray
 from fuser.runtime.feeds import check_feeds
@@ -27,20 +25,6 @@ if TYPE_CHECKING:
 
 PLAIN = 0x101
 """NumPy's flags C_CONTIGUOUS and ALIGNED."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """What kernels are made for, as for `fuser.compile`."""
-
-    device: Device
-    fusion: Fusing
-    threads: int | None
-    precision: Precision
-
-    def on(self, device: Device) -> Options:
-        """The same on another device."""
-        return replace(self, device=device)
 
 
 class Ready:
@@ -87,7 +71,7 @@ class Runner:
     """A model and what runs it. model: the same, if it was opened already."""
 
     def __init__(
-        self, proto: ModelProto, model: Model | None, options: Options, fallback: bool
+        self, proto: ModelProto, model: Model | None, options: CompileOptions, fallback: bool
     ) -> None:
         self.proto, self._options, self._fallback = proto, options, fallback
         self._numerics = current()
@@ -97,7 +81,7 @@ class Runner:
         self._how: Specialised | Segmented
         try:
             opened = open_model(proto if model is None else model)
-            self._how = Specialised(opened, **vars(options), write_out_loops=not fallback)
+            self._how = Specialised(opened, options, write_out_loops=not fallback)
         except UnsupportedError:
             if not fallback:
                 raise
@@ -105,7 +89,7 @@ class Runner:
 
     def _segmented(self) -> Segmented:
         with using(self._numerics):
-            return Segmented(self.proto, **vars(self._options))
+            return Segmented(self.proto, self._options)
 
     def run(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
         """The outputs by name. Raises what feeds and compiling raise."""

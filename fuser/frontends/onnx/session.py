@@ -32,7 +32,7 @@ from fuser.frontends.onnx.node_args import (
 )
 from fuser.frontends.onnx.overrides import overridden
 from fuser.frontends.onnx.profiling import Profile, span
-from fuser.frontends.onnx.runner import PLAIN, Options, Ready, Runner, Running
+from fuser.frontends.onnx.runner import PLAIN, Ready, Runner, Running
 from fuser.frontends.onnx.settings import (
     GraphOptimizationLevel,
     RunOptions,
@@ -45,6 +45,7 @@ from fuser.graph.units import counted
 from fuser.limits import Limits
 from fuser.pipeline.devices import Device, check_device, parse_device
 from fuser.pipeline.fusion import Fusing
+from fuser.pipeline.options import CompileOptions
 from fuser.pipeline.precision import Precision
 from fuser.runtime.device_tensors import DeviceArray
 from fuser.runtime.shown import MOST_ROWS, Shown, Summary, specs_shown
@@ -108,11 +109,11 @@ class InferenceSession(Running, Shown):
         found, self._providers = chosen_device(providers or options.providers, provider_options)
         if options.graph_optimization_level == GraphOptimizationLevel.ORT_DISABLE_ALL:
             fusion = False
-        self._options = Options(
-            device or found,
-            fusion,
-            threads if threads is not None else options.intra_op_num_threads or None,
-            precision,
+        self._options = CompileOptions(
+            device=device or found,
+            threads=threads if threads is not None else options.intra_op_num_threads or None,
+            fusion=fusion,
+            precision=precision,
         )
         check_device(self._options.device, self._options.threads)
         if parse_device(self._options.device)[0] == "cpu":
@@ -289,7 +290,7 @@ class InferenceSession(Running, Shown):
     ) -> None:
         """Run on another device from now on; everything is compiled anew."""
         device, self._providers = chosen_device(providers, provider_options)
-        self._options = self._options.on(device)
+        self._options = self._options.but(device=device)
         self._runner = Runner(self._runner.proto, None, self._options, self._fallback)
         self._ready = {}
 

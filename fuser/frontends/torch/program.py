@@ -24,6 +24,7 @@ from fuser.graph.sizes import evaluate
 from fuser.pipeline.compiler import compile_graph
 from fuser.pipeline.devices import Device, check_device, choose_target
 from fuser.pipeline.fusion import Fusing
+from fuser.pipeline.options import CompileOptions, Origin
 from fuser.pipeline.precision import Precision
 from fuser.pipeline.variants import Source, Variant, Variants
 from fuser.runtime.plan import Plan
@@ -312,16 +313,14 @@ class FxProgram:
             imported = self._import(given)
             return run_passes(imported.graph), imported
 
-        options = self.options
-        if options.tune:
+        if self.options.tune:
             raise UsageError(
                 "kernels for many sizes are not tuned", hint="export the program at fixed sizes"
             )
         return Variants(
-            Source(self.name, self._sizes.symbols, read), device=self._device(where),
-            fusion=options.fusion, threads=options.threads, precision=options.precision,
-            ordinal=0 if where is None else where.index, state=self._pairs(arguments, where),
-        )  # fmt: skip
+            Source(self.name, self._sizes.symbols, read),
+            self._how(where).but(state=self._pairs(arguments, where)),
+        )
 
     def _pairs(self, arguments: Sequence[Any], where: Any) -> tuple[tuple[str, str], ...]:
         """The names of arguments that kernels may write, and of the outputs that they become: those
@@ -366,6 +365,14 @@ class FxProgram:
             return self.options.device
         return "cpu" if where is None else "cuda"
 
+    def _how(self, where: Any) -> CompileOptions:
+        """The options of a compile for a GPU, or for the host (None)."""
+        options = self.options
+        return CompileOptions(
+            device=self._device(where), ordinal=0 if where is None else where.index,
+            threads=options.threads, fusion=options.fusion, precision=options.precision,
+        )  # fmt: skip
+
     def _compile(self, arguments: Sequence[Any], where: Any) -> _Compiled:
         given: list[Any] = []
         inputs = []
@@ -380,13 +387,8 @@ class FxProgram:
         imported = self._import(given)
         if not imported.graph.outputs:
             return _Compiled(imported, None, ())
-        options = self.options
-        plan = compile_graph(
-            run_passes(imported.graph), name=self.name, device=self._device(where),
-            threads=options.threads, fusion=options.fusion, precision=options.precision,
-            ordinal=0 if where is None else where.index, tune=options.tune,
-            state=self._pairs(arguments, where),
-        )  # fmt: skip
+        options = self._how(where).but(tune=self.options.tune, state=self._pairs(arguments, where))
+        plan = compile_graph(run_passes(imported.graph), options, Origin(name=self.name))
         results = tuple(self._results(imported, plan))
         sizes = self._sizes.at(arguments) or {}
         layouts = self._layouts_of(results, sizes)

@@ -12,7 +12,6 @@ import onnx
 import onnx.parser
 import pytest
 
-import fuser.pipeline.compiler
 from fuser.backend.nvptx import compile_kernel
 from fuser.dtypes import f16, from_numpy
 from fuser.frontends.onnx.importer import import_onnx
@@ -21,8 +20,9 @@ from fuser.graph.dims import parse
 from fuser.graph.passes import run_passes
 from fuser.graph.sizes import Sizes, evaluate, guard_from_list
 from fuser.partition import Options, partition
-from fuser.pipeline.compiler import Compiled, compile_kernels
+from fuser.pipeline.compiled import Compiled, compile_kernels
 from fuser.pipeline.kernels import emit_programs
+from fuser.pipeline.options import CompileOptions
 from fuser.runtime.device_code import map_arguments
 from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.parse import parse_kernel, sizes_of
@@ -42,13 +42,10 @@ def tiny(name: str, dtype: str = "float16", **more: Any) -> Model:
     return open_model(build(name, dtype, **{**TINY[name], **more}))
 
 
-def kernels_of(
-    model: Model, examples: dict[str, int], target: Target, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Compiled, Sizes]:
-    monkeypatch.setattr(fuser.pipeline.compiler, "choose_target", lambda device, threads: target)
+def kernels_of(model: Model, examples: dict[str, int], target: Target) -> tuple[Compiled, Sizes]:
     with Sizes(examples) as sizes:
         graph = run_passes(import_onnx(model.proto, {}))
-        return compile_kernels(graph, name=model.name, device="cuda"), sizes
+        return compile_kernels(graph, CompileOptions(device=target, tune=None), model.name), sizes
 
 
 @pytest.mark.skipif(shutil.which("ptxas") is None, reason="there is no ptxas")
@@ -73,10 +70,10 @@ def test_kernels_assemble(name: str, dtype: str, target: Target, tmp_path: Path)
     assert not [guard for guard in sizes.guards if guard.relation != ">="]
 
 
-def test_one_set_of_kernels_is_launched_at_every_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_set_of_kernels_is_launched_at_every_size() -> None:
     """Grids, parameters and tensor maps at other sizes, among them odd ones, 1 left out."""
     model = tiny("bert", layers=1, hidden=128, heads=2)
-    compiled, _ = kernels_of(model, {"batch": 7, "sequence": 61}, SM_90A, monkeypatch)
+    compiled, _ = kernels_of(model, {"batch": 7, "sequence": 61}, SM_90A)
     guards = [
         guard_from_list(record)
         for kernel in compiled.kernels for record in kernel.facts["guards"]
@@ -107,13 +104,13 @@ def test_one_set_of_kernels_is_launched_at_every_size(monkeypatch: pytest.Monkey
     assert len(fed) > 2
 
 
-def test_what_is_asked_of_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_asked_of_sizes() -> None:
     """Nothing: not even attention, whose grid has more than one open axis."""
     examples = {"batch": 7, "sequence": 61}
     for name in ("layernorm", "mlp", "attention"):
         model = tiny(name)
         used = {key: n for key, n in examples.items() if key in str(model.inputs)}
-        compiled, sizes = kernels_of(model, used, SM_90A, monkeypatch)
+        compiled, sizes = kernels_of(model, used, SM_90A)
         records = [record for kernel in compiled.kernels for record in kernel.facts["guards"]]
         asked = {str(g) for g in (*sizes.guards, *map(guard_from_list, records))
                  if dict(g.expression.terms).get((), 0) < HUGE}  # fmt: skip

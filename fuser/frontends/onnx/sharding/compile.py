@@ -28,9 +28,10 @@ from fuser.graph.ir import Graph, TensorType
 from fuser.graph.passes import run_passes
 from fuser.graph.sharding.shard import Sharded, shard
 from fuser.limits import Limits
-from fuser.pipeline.compiler import Progress, compile_program, quiet
+from fuser.pipeline.compiler import compile_program
 from fuser.pipeline.devices import Device, check_device, choose_target
 from fuser.pipeline.fusion import Fusing
+from fuser.pipeline.options import CompileOptions, Progress, quiet
 from fuser.pipeline.precision import Precision
 from fuser.runtime.inputs import input_hints
 from fuser.runtime.program import Program, TensorSpec
@@ -95,10 +96,11 @@ def compile_sharded(
         report: Report | None = None
         for rank in range(ranks):
             found = RankSource(opened.name, sharded(rank), opened.types)
-            program, told = compile_program(
-                found, target, dims=bound, fusion=fusion, precision=precision,
+            options = CompileOptions(
+                device=target, fusion=fusion, precision=precision,
                 progress=functools.partial(_told, progress, rank, ranks),
             )  # fmt: skip
+            program, told = compile_program(found, options, dims=bound)
             programs.append(program)
             report = report or told
         if opened.mapped is not None:
