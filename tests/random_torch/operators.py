@@ -256,7 +256,9 @@ def move(d: Drawing) -> None:
             f"{d.random.choice(('reflect', 'replicate', 'circular'))!r})",
             f"{x}.view(torch.int32)", f"{x}.view(torch.int16)", f"{x}.squeeze({a})",
         ]  # fmt: skip
-    d.attempt(d.random.choice(texts))
+    text = d.random.choice(texts)
+    if ".view(torch." not in text or d.is_settled(x):
+        d.attempt(text)
 
 
 def cast(d: Drawing) -> None:
@@ -271,7 +273,7 @@ def is_defined(d: Drawing, x: str, dtype: str) -> bool:
     if not d.is_float(x) or "float" in dtype or dtype == "bool":
         return True
     values = [scope[x].detach() for scope in d.scopes]
-    return all(bool((v.abs() < 100).all()) for v in values) and not (
+    return all(bool((v.abs() < 100).all()) for v in values) and not (  # NaN is not less
         dtype == "uint8" and any(bool((v < 0).any()) for v in values)
     )
 
@@ -344,7 +346,9 @@ def create(d: Drawing) -> None:
     if d.chance(0.1):
         d.attempt(f"torch.linspace(0, 1, {x}.shape[-1])", FUNCTION)
         return
-    d.attempt(d.random.choice(texts), BASIC)
+    text = d.random.choice(texts)
+    if ".long()" not in text or is_defined(d, x, "int64"):
+        d.attempt(text, BASIC)
 
 
 def change(d: Drawing) -> None:
@@ -410,7 +414,9 @@ def scatter(d: Drawing) -> None:
         (f"torch.bincount({x}.flatten().abs().long(), minlength=9)", EXACT),
         (f"torch.masked_scatter({x}, {x} > 0, {x}.flip(0))", EXACT),
     )
-    d.attempt(*d.random.choice(texts))
+    text, freedom = d.random.choice(texts)
+    if ".long()" not in text or is_defined(d, x, "int64"):
+        d.attempt(text, freedom)
 
 
 MOVES: dict[Callable[[Drawing], None], float] = {
