@@ -70,6 +70,44 @@ def test_a_result_that_is_no_view_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
     assert kind_of(program, "compile")[0] == "alias"
 
 
+CANCELLED = {
+    "x / x": ("v0 = x0 / x0", "bfloat16"),
+    "x / x of float16": ("v0 = x0 / x0", "float16"),
+    "x - x": ("v0 = x0 * 3 - x0 * 3", "bfloat16"),
+    "x - x of float32": ("v0 = x0 * 3 - x0 * 3", "float32"),
+    "products": ("v0 = torch.sub(x0 * 0.75, x0 * 0.75)", "float16"),
+}
+
+
+@pytest.mark.parametrize("name", list(CANCELLED))
+def test_gradients_whose_terms_cancel_may_be_off_by_units_of_the_terms(name: str) -> None:
+    line, dtype = CANCELLED[name]
+    target, _, text = line.partition(" = ")
+    given = Input("x0", np.array([1.125, 3.5, -2.75, 0.8125]), dtype)
+    program = Program((given,), (Statement(target, text, BASIC),), (target,))
+    (eager,) = [evaluated(program, arrays, "train") for arrays in calls(program, "train")]
+
+    def off(far: float) -> list[Seen]:
+        return [
+            Seen(x.label, x.array + far, x.dtype, x.strides) if "gradient" in x.label else x
+            for x in eager
+        ]
+
+    assert verdict(program, "train", [off(5e-7)]) is None
+
+
+def test_gradients_whose_terms_do_not_cancel_are_near() -> None:
+    given = Input("x0", np.array([1.125, 3.5, -2.75, 0.8125]), "float32")
+    program = Program((given,), (Statement("v0", "x0 * x0", BASIC),), ("v0",))
+    eager = evaluated(program, calls(program, "train")[0], "train")
+    off = [
+        Seen(x.label, x.array * (1 + 2e-5), x.dtype, x.strides) if "gradient" in x.label else x
+        for x in eager
+    ]
+    wrong = verdict(program, "train", [off])
+    assert wrong is not None and wrong.kind == "gradient"
+
+
 SETTLED: dict[str, tuple[str, bool, tuple[tuple[str, str, str], ...]]] = {
     "an argument": ("float16", True, ()),
     "what is moved": ("bfloat16", True, (("v0", "x0.flip(0)", EXACT),)),
