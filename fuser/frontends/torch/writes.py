@@ -29,6 +29,9 @@ _OPERATORS = {
     operator.ior, operator.ixor, operator.ilshift, operator.irshift,
 }  # fmt: skip
 
+_STRIDED = ("as_strided_scatter", "diagonal_scatter", "select_scatter", "slice_scatter")
+"""Operators that write to a copy of their operand, which has the strides of it."""
+
 
 def check_writes(module: Any) -> None:
     """Raise UnsupportedError for a write to a tensor whose elements share memory, to windows that
@@ -44,9 +47,8 @@ def _check_graph(graph: Any) -> None:
     for node in graph.nodes:
         for source in _written(node):
             if why := _obstacle(source, known):
-                name = getattr(node.target, "__name__", str(node.target))
                 raise UnsupportedError(
-                    f"{name} writes to a tensor {why}", where=place_of(node),
+                    f"{_name(node)} writes to a tensor {why}", where=place_of(node),
                     hint="write to a clone of it, or to the tensor that it is a view of",
                 )  # fmt: skip
 
@@ -67,7 +69,7 @@ def _obstacle(node: Any, known: dict[Any, str]) -> str:
         base = next((n for n in node.all_input_nodes if _is_in(n, memory)), None)
         if _overlaps(value):
             why = "of which several elements are one in memory"
-        elif base is not None and _is_unfold(node) and _leaves_out(value, _value(base)):
+        elif base is not None and _name(node) == "unfold" and _leaves_out(value, _value(base)):
             why = "that is the windows of another one, which leave some elements out"
         node = base
     known.update(dict.fromkeys(chain, why))
@@ -90,8 +92,9 @@ def _is_told(value: Any) -> bool:
     return not any(is_symbolic(size) and size.node.hint is None for size in sizes)
 
 
-def _is_unfold(node: Any) -> bool:
-    return getattr(node.target, "__name__", str(node.target)).partition(".")[0] == "unfold"
+def _name(node: Any) -> str:
+    """The name of a function, a method or an operator."""
+    return str(getattr(node.target, "__name__", node.target)).partition(".")[0]
 
 
 def _is_in(node: Any, memory: int) -> bool:
@@ -107,9 +110,11 @@ def _value(node: Any) -> Any:
 
 
 def _written(node: Any) -> Iterator[Any]:
-    """The operands that a node changes."""
+    """The operands that a node changes, or a copy of which with the same strides."""
     if node.op not in ("call_function", "call_method"):
         return
+    if _name(node) in _STRIDED:
+        yield from _nodes(node.args[:1])
     schema = getattr(node.target, "_schema", None)
     if schema is not None:
         names = [argument.name for argument in schema.arguments]
@@ -119,7 +124,7 @@ def _written(node: Any) -> Iterator[Any]:
                 yield from _nodes(given.get(argument.name))
         return
     yield from _nodes(node.kwargs.get("out"))
-    name = str(getattr(node.target, "__name__", node.target))
+    name = _name(node)
     if node.args and (
         node.target in _OPERATORS
         or (name.endswith("_") and not name.endswith("__"))

@@ -321,6 +321,28 @@ def test_writes_to_elements_that_are_apart_are_compiled(name: str, dynamic: bool
         assert _as_eager(f, lambda: torch.arange(15.0).reshape(3, 5) - 4.5, dynamic) == []
 
 
+SCATTERED: dict[str, Function] = {
+    "select_scatter": lambda v: torch.select_scatter(v, v.select(-1, 0) * 2, -1, 0),
+    "slice_scatter": lambda v: torch.slice_scatter(v, v[:, :1] * 2, 1, 0, 1),
+    "diagonal_scatter": lambda v: torch.diagonal_scatter(v, v.diagonal() * 2),
+    "as_strided_scatter": lambda v: torch.as_strided_scatter(v, v[:, 0] * 2, (4,), (1,), 0),
+    "a method": lambda v: v.slice_scatter(v[1:] * 2, 0, 1),
+}
+"""Operators whose result has the strides of their operand."""
+
+
+@pytest.mark.parametrize("name", list(SCATTERED))
+def test_updates_of_copies_whose_elements_share_memory(name: str) -> None:
+    def f(x: Any) -> Any:
+        return SCATTERED[name](x.as_strided((4, 2), (1, 1))) + 1
+
+    with torch.no_grad():
+        (told,) = _as_eager(f, lambda: torch.arange(15.0) + 1)
+        assert re.search(REASON, told)
+        g = lambda x: SCATTERED[name](x.as_strided((4, 2), (2, 1))) + 1  # noqa: E731
+        assert _as_eager(g, lambda: torch.arange(15.0) + 1) == []
+
+
 def test_writes_to_tensors_whose_sizes_data_decide() -> None:
     def f(x: Any) -> Any:
         y = x[x > 0].clone()
