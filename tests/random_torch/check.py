@@ -21,7 +21,7 @@ from tests.fuzzing.draw import Drawing
 from tests.fuzzing.freedom import HALVES, Freedom, run
 from tests.fuzzing.jobs import REFUSED, RIGHT, SKIPPED, TRACE, Finding, save
 from tests.fuzzing.judge import EPSILON, Seen, Verdict, judged
-from tests.fuzzing.program import Array, Input, Program, literal, signature
+from tests.fuzzing.program import NAME, Array, Input, Program, literal, signature
 from tests.fuzzing.shrink import shrunk
 from tests.random_torch.operators import DTYPES, MOVES
 
@@ -193,6 +193,10 @@ def evaluated(
     """What eager PyTorch gives, perhaps with the freedom of statements or in float64."""
     values = operands(program, arrays, entry)
     rewrite: Callable[[str], str] = str
+    library = LIBRARY
+    if freedom is not None and entry == "train":
+        rewrite, library = used_apart, PyTorch()
+        library.names = {**LIBRARY.names, "used": partial(used, freedom=freedom)}
     if double:
         values = [
             x.detach().double().requires_grad_(x.requires_grad) if x.is_floating_point() else x
@@ -212,10 +216,28 @@ def evaluated(
             warnings.simplefilter("ignore")
             for value in values:
                 notice(value)
-            scope = run(program, LIBRARY, values, freedom, rewrite, notice)
+            scope = run(program, library, values, freedom, rewrite, notice)
             return observed([scope[name] for name in program.outputs], values, entry)
     finally:
         torch.set_default_dtype(default)
+
+
+def used_apart(line: str) -> str:
+    """A line that reads each operand as a value of its own: what its gradient adds up is moved term
+    by term, so that a sum in which terms cancel may be off by units of the terms."""
+    target, bound, text = line.partition(" = ")
+    if not bound or not NAME.fullmatch(target):  # a change in place
+        return line
+    return f"{target} = {NAME.sub(lambda name: f'used({name.group()})', text)}"
+
+
+def used(value: Any, freedom: Freedom) -> Any:
+    """A value as one operand of a line."""
+    if not isinstance(value, torch.Tensor) or not value.requires_grad:
+        return value
+    apart = value.view_as(value)
+    apart.register_hook(partial(moved, freedom=freedom))  # type: ignore[no-untyped-call]
+    return apart
 
 
 def moved(gradient: Any, freedom: Freedom) -> Any:

@@ -112,6 +112,8 @@ def binary(d: Drawing) -> None:
     if name == "div" and d.chance(0.3):
         extra = f", rounding_mode={d.random.choice(('floor', 'trunc'))!r}"
     y = mate(d, x)
+    if name == "pow" and d.is_bool(x) and y == "True":  # which PyTorch traces as whole numbers
+        return
     if name != "copysign" or not has_nan(d, y):
         d.attempt(f"torch.{name}({x}, {y}{extra})", freedom)
 
@@ -256,7 +258,9 @@ def move(d: Drawing) -> None:
             f"{d.random.choice(('reflect', 'replicate', 'circular'))!r})",
             f"{x}.view(torch.int32)", f"{x}.view(torch.int16)", f"{x}.squeeze({a})",
         ]  # fmt: skip
-    d.attempt(d.random.choice(texts))
+    text = d.random.choice(texts)
+    if ".view(torch." not in text or d.is_settled(x):
+        d.attempt(text)
 
 
 def cast(d: Drawing) -> None:
@@ -271,7 +275,7 @@ def is_defined(d: Drawing, x: str, dtype: str) -> bool:
     if not d.is_float(x) or "float" in dtype or dtype == "bool":
         return True
     values = [scope[x].detach() for scope in d.scopes]
-    return all(bool((v.abs() < 100).all()) for v in values) and not (
+    return all(bool((v.abs() < 100).all()) for v in values) and not (  # NaN is not less
         dtype == "uint8" and any(bool((v < 0).any()) for v in values)
     )
 
@@ -316,7 +320,7 @@ def layer(d: Drawing) -> None:
         (f"{f}.interpolate({x}, scale_factor=2, mode='nearest')", EXACT),
         (f"{f}.huber_loss({x}, {x} * 0.5, reduction='none')", FOLD),
         (f"{f}.cross_entropy({x}.reshape({x}.shape[0], -1), "
-         f"torch.zeros({x}.shape[0], dtype=torch.int64))", FOLD),
+         f"torch.zeros({x}.shape[0], dtype=torch.int64)) + 0", FOLD),  # a sum of -0
     ]  # fmt: skip
     if d.rank(x) == 4:
         texts += [
@@ -344,7 +348,9 @@ def create(d: Drawing) -> None:
     if d.chance(0.1):
         d.attempt(f"torch.linspace(0, 1, {x}.shape[-1])", FUNCTION)
         return
-    d.attempt(d.random.choice(texts), BASIC)
+    text = d.random.choice(texts)
+    if ".long()" not in text or is_defined(d, x, "int64"):
+        d.attempt(text, BASIC)
 
 
 def change(d: Drawing) -> None:
@@ -410,7 +416,9 @@ def scatter(d: Drawing) -> None:
         (f"torch.bincount({x}.flatten().abs().long(), minlength=9)", EXACT),
         (f"torch.masked_scatter({x}, {x} > 0, {x}.flip(0))", EXACT),
     )
-    d.attempt(*d.random.choice(texts))
+    text, freedom = d.random.choice(texts)
+    if ".long()" not in text or is_defined(d, x, "int64"):
+        d.attempt(text, freedom)
 
 
 MOVES: dict[Callable[[Drawing], None], float] = {

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import random
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from tests.fuzzing.draw import Drawing  # noqa: E402
+from tests.fuzzing.freedom import step  # noqa: E402
 from tests.fuzzing.jobs import REFUSED, RIGHT, SKIPPED, TRACE  # noqa: E402
 from tests.fuzzing.judge import Seen  # noqa: E402
-from tests.fuzzing.program import Input, Program, Statement  # noqa: E402
+from tests.fuzzing.program import (  # noqa: E402
+    BASIC,
+    EXACT,
+    FOLD,
+    FUNCTION,
+    SUM,
+    Input,
+    Program,
+    Statement,
+)
 from tests.random_torch import check as checks  # noqa: E402
 from tests.random_torch.check import calls, check, draw, evaluated, kind_of, verdict  # noqa: E402
 
@@ -56,6 +68,79 @@ def test_a_result_that_is_no_view_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
     assert kind_of(program, "compile")[0] == RIGHT
     monkeypatch.setattr(checks, "compiled", copied)
     assert kind_of(program, "compile")[0] == "alias"
+
+
+CANCELLED = {
+    "x / x": ("v0 = x0 / x0", "bfloat16"),
+    "x / x of float16": ("v0 = x0 / x0", "float16"),
+    "x - x": ("v0 = x0 * 3 - x0 * 3", "bfloat16"),
+    "x - x of float32": ("v0 = x0 * 3 - x0 * 3", "float32"),
+    "products": ("v0 = torch.sub(x0 * 0.75, x0 * 0.75)", "float16"),
+}
+
+
+@pytest.mark.parametrize("name", list(CANCELLED))
+def test_gradients_whose_terms_cancel_may_be_off_by_units_of_the_terms(name: str) -> None:
+    line, dtype = CANCELLED[name]
+    target, _, text = line.partition(" = ")
+    given = Input("x0", np.array([1.125, 3.5, -2.75, 0.8125]), dtype)
+    program = Program((given,), (Statement(target, text, BASIC),), (target,))
+    (eager,) = [evaluated(program, arrays, "train") for arrays in calls(program, "train")]
+
+    def off(far: float) -> list[Seen]:
+        return [
+            Seen(x.label, x.array + far, x.dtype, x.strides) if "gradient" in x.label else x
+            for x in eager
+        ]
+
+    assert verdict(program, "train", [off(5e-7)]) is None
+
+
+def test_gradients_whose_terms_do_not_cancel_are_near() -> None:
+    given = Input("x0", np.array([1.125, 3.5, -2.75, 0.8125]), "float32")
+    program = Program((given,), (Statement("v0", "x0 * x0", BASIC),), ("v0",))
+    eager = evaluated(program, calls(program, "train")[0], "train")
+    off = [
+        Seen(x.label, x.array * (1 + 2e-5), x.dtype, x.strides) if "gradient" in x.label else x
+        for x in eager
+    ]
+    wrong = verdict(program, "train", [off])
+    assert wrong is not None and wrong.kind == "gradient"
+
+
+SETTLED: dict[str, tuple[str, bool, tuple[tuple[str, str, str], ...]]] = {
+    "an argument": ("float16", True, ()),
+    "what is moved": ("bfloat16", True, (("v0", "x0.flip(0)", EXACT),)),
+    "what is chosen": ("float16", True, (("v0", "torch.where(x0 > 0, x0, 2)", EXACT),)),
+    "arithmetic of float32": ("float32", True, (("v0", "x0 * 3", BASIC),)),
+    "arithmetic of 16 bits": ("float16", False, (("v0", "x0 * 3", BASIC),)),
+    "a function": ("float32", False, (("v0", "torch.exp(x0)", FUNCTION),)),
+    "an activation": ("float16", False, (("v0", "torch.nn.functional.gelu(x0)", FOLD),)),
+    "a sum": ("float32", False, (("v0", "x0.sum(0)", SUM),)),
+    "a sum of whole numbers": ("float32", True, (("v0", "x0.round()", EXACT),
+                                                ("v0", "v0.sum(0) + 100", SUM))),
+    "what is made of it": ("float32", False, (("v0", "torch.sin(x0)", FUNCTION),
+                                              ("v0", "v0.mT.contiguous()", EXACT))),
+    "changed by way of a view": ("float32", False, (("v0", "x0.clone()", EXACT),
+                                                    ("v1", "v0[0]", EXACT),
+                                                    ("v1", "v1.exp_()", FUNCTION))),
+    "not a number": ("float32", False, (("v0", "x0 * torch.nan", EXACT),)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(SETTLED))
+def test_bits_are_viewed_of_what_has_one_right_answer(name: str) -> None:
+    dtype, settled, lines = SETTLED[name]
+    d = Drawing(random.Random(1), checks.LIBRARY, (dtype,))
+    d.special = True
+    numbers = (np.arange(20.0).reshape(4, 5) * 3 - 28) / 8
+    d.begin([Input("x0", numbers, dtype)], checks.make)
+    for target, text, freedom in lines:
+        in_place = text.endswith("_()")
+        statement = Statement(target, text, freedom, in_place)
+        step(statement, d.scopes[0])
+        d.statements.append(statement)
+    assert d.is_settled("v0" if lines else "x0") == settled
 
 
 def test_gradients_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:

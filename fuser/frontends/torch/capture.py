@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fuser.frontends.torch.handed import Functional
-from fuser.frontends.torch.tensors import is_tensor
+from fuser.frontends.torch.tensors import is_tensor, storage_of
 
 _PLAIN = (type(None), bool, int, float, complex, str, type(Ellipsis))
 """Arguments that are compared by type and text."""
@@ -142,7 +142,7 @@ class _Capture:
             raise _Unknown(f"argument {node.name} is a {type(example).__name__}")
         made = self.graph.placeholder(node.name)
         made.meta["val"] = example
-        storage = storages.setdefault(_storage(example), next(self.fresh))
+        storage = storages.setdefault(storage_of(example), next(self.fresh))
         return _Value(made, example, _like(example), storage)
 
     def _finish(self, results: Any, inputs: list[_Value], places: list[Any]) -> Captured:
@@ -322,8 +322,8 @@ def _described(result: Any, fakes: Sequence[Any]) -> Any:
     import torch
 
     if isinstance(result, torch.Tensor):
-        storages = [_storage(fake) for fake in fakes]
-        at = _storage(result)
+        storages = [storage_of(fake) for fake in fakes]
+        at = storage_of(result)
         operand = storages.index(at) if at in storages else None
         return _Made(None, operand, operand is not None and _like(result) == _like(fakes[operand]))
     if isinstance(result, _SEQUENCES):
@@ -354,11 +354,6 @@ def _like(x: Any) -> Hashable:
     if not all(type(size) is int for size in sizes) or x.is_conj() or x.is_neg():
         raise _Unknown("a tensor of open sizes, or not as it lies in memory")
     return x.ndim, *sizes, x.dtype, x.device
-
-
-def _storage(x: Any) -> int:
-    """The memory that a tensor lies in."""
-    return int(x.untyped_storage()._cdata)
 
 
 def _key(nest: Any, operands: dict[_Value, int]) -> Hashable:

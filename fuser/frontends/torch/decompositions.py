@@ -56,7 +56,11 @@ def _traced(training: bool) -> Mapping[Any, Callable[..., Any]]:
 def _changed(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     import torch
 
-    for name in ("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"):
+    # As `alias` a detached result is a view for autograd: a gradient is wanted of it once one is
+    # wanted of what it shares its memory with.
+    for name in (
+        "scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu", "detach",
+    ):  # fmt: skip
         table.pop(getattr(torch.ops.aten, name).default, None)
     taken_apart = [getattr(torch.ops.aten, name) for name in ("dist", "grid_sampler_2d", "ldexp")]
     table.update(torch._decomp.get_decompositions(taken_apart))

@@ -122,3 +122,10 @@ def test_a_number_is_copied_into_an_argument(number: float, dtype: torch.dtype) 
 def test_a_number_beyond_a_dtype_wraps_around(number: int, dtype: torch.dtype) -> None:
     """As the bits of a copy do."""
     _check(lambda x: x.to(dtype).copy_(number) * 1, [[torch.randn(3, 4)]])
+
+
+@pytest.mark.parametrize("exponent", [True, False, 0, 2, 3, 5])
+def test_powers_of_booleans(exponent: int) -> None:
+    given = torch.tensor([True, False, True])
+    _check(lambda x: torch.pow(x, exponent) + 0.5, [[given]])
+    _check(lambda x: (torch.pow(x, torch.tensor(exponent)) if exponent > 1 else x) + 0.5, [[given]])

@@ -196,7 +196,9 @@ def floor_divide(b: Builder, x: Any, y: Any) -> Value:
 
 @aten("pow")
 def power(b: Builder, x: Any, y: Any) -> Value:
-    return numeric.power(b, *as_values(b, (x, y), promote(x, y)))
+    dtype = promote(x, y)  # PyTorch traces that of booleans as integers
+    dtype = dtypes.i64 if dtype is dtypes.bool_ else dtype
+    return numeric.power(b, *as_values(b, (x, y), dtype))
 
 
 @aten("atan2")
