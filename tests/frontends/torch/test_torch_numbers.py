@@ -67,6 +67,26 @@ def test_diagonals_of_any_offset(shape: tuple[int, ...], offset: int) -> None:
     _check(lambda x: x.diagonal(offset=offset) * 2, [[torch.randn(shape)]])
 
 
+OF_DIAGONALS: dict[str, Callable[[Any], Any]] = {
+    "times its sum": lambda d: d.sum(-1, keepdim=True) * d,
+    "less its maximum": lambda d: d - d.amax(-1, keepdim=True),
+    "softmax": lambda d: torch.softmax(d, -1),
+    "its norm": lambda d: d / (d.norm() + 1),
+}
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("name", OF_DIAGONALS)
+def test_reductions_of_diagonals_of_open_sizes(name: str, rank: int) -> None:
+    """The step between elements of a diagonal follows from the columns."""
+
+    def f(x: Any) -> Any:
+        return OF_DIAGONALS[name](x.diagonal(0, -2, -1))
+
+    shapes = ((9, 16), (5, 7), (16, 9))
+    _check(f, [[torch.randn((2,) * (rank - 2) + shape)] for shape in shapes], dynamic=True)
+
+
 def _put(x: Any, index: Any, value: Any) -> Any:
     x[index] = value
     return x
