@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -141,6 +142,19 @@ def test_bits_are_viewed_of_what_has_one_right_answer(name: str) -> None:
         step(statement, d.scopes[0])
         d.statements.append(statement)
     assert d.is_settled("v0" if lines else "x0") == settled
+
+
+@pytest.mark.parametrize("text", ["torch.floor_divide(x0, x0[0])", "torch.exp(x0)"])
+def test_strides_are_those_of_eager_or_of_tensors_without_values(text: str) -> None:
+    """Which are row-major for `floor_divide`, and in eager as the operand's."""
+    line = Input("x0", np.ones((3, 4)), "float32", "{0}.mT.contiguous().mT")
+    program = Program((line,), (Statement("v0", text),), ("v0",))
+    arrays = calls(program, "compile")[0]
+    (seen, *others) = evaluated(program, arrays, "compile")
+    assert seen.strides == (1, 3)
+    for strides, is_right in (((1, 3), True), ((4, 1), "floor" in text), ((8, 2), False)):
+        wrong = verdict(program, "compile", [[replace(seen, strides=strides), *others]])
+        assert (wrong is None) == is_right
 
 
 def test_gradients_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,6 +156,8 @@ class _Capture:
                 raise _Unknown("a result that is no tensor")
             returned.append(value)
             self._check(value)
+            if _lies(value.node.meta["val"]) != _lies(value.fake):
+                raise _Unknown("a result whose new value lies otherwise in memory")
             if value.storage in taken:
                 raise _Unknown("a result that shares memory with an argument or another result")
             taken.add(value.storage)
@@ -354,6 +356,11 @@ def _like(x: Any) -> Hashable:
     if not all(type(size) is int for size in sizes) or x.is_conj() or x.is_neg():
         raise _Unknown("a tensor of open sizes, or not as it lies in memory")
     return x.ndim, *sizes, x.dtype, x.device
+
+
+def _lies(x: Any) -> list[int]:
+    """The strides that say where the elements of a tensor are."""
+    return [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size != 1]
 
 
 def _key(nest: Any, operands: dict[_Value, int]) -> Hashable:

@@ -68,10 +68,33 @@ def _changed(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., An
     smooth = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
     names = [getattr(torch.ops.aten, name).vec for name in smooth]
     table.update(torch._decomp.get_decompositions(names))
+    table[torch.ops.aten.select_scatter.default] = _select_scatter
+    table[torch.ops.aten.linalg_vector_norm.default] = _vector_norm
     table[torch.ops.aten.mkldnn_rnn_layer.default] = _lstm_layer
     table[torch.ops.aten._thnn_fused_lstm_cell.default] = lstm_cell
     table[torch.ops.aten._thnn_fused_gru_cell.default] = gru_cell
     return table
+
+
+def _select_scatter(x: Any, source: Any, axis: int, index: Any) -> Any:
+    """In the dtype of x; PyTorch's own parts promote both."""
+    import torch
+
+    return torch._refs.select_scatter(x, source.to(x.dtype), axis, index)
+
+
+def _vector_norm(
+    x: Any, order: Any = 2, axes: Any = None, keep: bool = False, *, dtype: Any = None
+) -> Any:
+    """The operator itself with axes from the front: before PyTorch 2.12 its shape for others is
+    wrong if their sizes are 1."""
+    import torch
+
+    if not axes or min(axes) >= 0:
+        return NotImplemented
+    places = [axis % max(x.ndim, 1) for axis in axes]
+    norm = torch.ops.aten.linalg_vector_norm.default
+    return norm(x, order, places, keep, dtype=dtype)
 
 
 def lstm_cell(

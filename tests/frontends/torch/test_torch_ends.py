@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+mpmath = pytest.importorskip("mpmath")
 
 from torch.nn import functional  # noqa: E402
 
@@ -119,6 +121,22 @@ def test_gamma(dtype: Any) -> None:
         found, exact = compiled(gammas, x), gammas(x.double())
     for one, wanted in zip(found, exact, strict=True):
         torch.testing.assert_close(one, wanted.to(dtype), equal_nan=True)
+
+
+def test_gammas_logarithm_has_the_digits_of_float64() -> None:
+    """Beside 40 digits, over its range and near its roots; of negative numbers, where it is the
+    difference of two logarithms, as exact as these are."""
+    places = np.random.default_rng(0)
+    near = [root + sign * 10.0**-k for root in (1, 2) for sign in (1, -1) for k in range(1, 12)]
+    some = [*places.uniform(0, 3, 80), *places.uniform(3, 20, 40), *10 ** places.uniform(1, 9, 20)]
+    x = np.array([*near, *some, *places.uniform(-6, 0, 60), 1.0, 2.0, 0.5, 1.5, 2.5, 10.0])
+    with torch.no_grad():
+        found = compiled(torch.lgamma, torch.tensor(x))
+    with mpmath.workdps(40):
+        for one, at in zip(found.tolist(), x.tolist(), strict=True):
+            exact = mpmath.log(abs(mpmath.gamma(at)))
+            parts = abs(mpmath.loggamma(1 - at)) + 4 if at < 0 else 0
+            assert abs(one - exact) <= 6 * 2.0**-52 * (abs(exact) + parts), at
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

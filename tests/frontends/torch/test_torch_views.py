@@ -428,6 +428,34 @@ def test_detached_results_want_no_gradient(name: str, dynamic: bool) -> None:
     torch.testing.assert_close(found, wanted)
 
 
+OF_HIDDEN: dict[str, Function] = {
+    "diagonal": lambda x: x.diagonal(),
+    "transposed": lambda x: x.transpose(0, 1),
+    "transposed, steps": lambda x: x.transpose(0, 1)[:, ::2],
+    "permuted": lambda x: x.permute(2, 0, 3, 1)[1:],
+    "select": lambda x: x.permute(3, 2, 1, 0).select(2, 1),
+    "windows": lambda x: x.unfold(0, 2, 2),
+}
+MADE_OF_VIEWS: dict[str, list[Function]] = {
+    "written": [lambda x: x.fill_(2), lambda x: x.mul_(2), lambda x: x.copy_(x * 3), torch.relu_],
+    "left to PyTorch": [torch.special.i0, lambda x: torch.special.i0(torch.special.i0(x) + 1)],
+}
+
+
+@pytest.mark.parametrize("made", MADE_OF_VIEWS)
+@pytest.mark.parametrize("name", OF_HIDDEN)
+def test_strides_of_what_is_made_of_a_view_of_a_hidden_tensor(name: str, made: str) -> None:
+    def f(x: Any) -> Any:
+        return [make(OF_HIDDEN[name](x * 2)) for make in MADE_OF_VIEWS[made]]
+
+    compiled = torch.compile(f, backend="fuser")
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "fuser leaves operators")
+        for rows in (5, 3):  # of an open size, then
+            x = torch.randn(rows, 7, 4, 2)
+            assert all(map(_alike, compiled(x.clone()), f(x)))
+
+
 def test_results_of_training_in_channels_last() -> None:
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 1))
     module = module.to(memory_format=torch.channels_last)
