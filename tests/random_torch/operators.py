@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from tests.fuzzing.draw import Drawing
-from tests.fuzzing.program import BASIC, EXACT, FOLD, FUNCTION, ORDER, SUM
+from tests.fuzzing.program import BASIC, DOT, EXACT, FOLD, FUNCTION, ORDER, SUM
 
 DTYPES = ("float32", "float32", "float32", "float32", "float16", "bfloat16", "float64", "int64",
           "int32", "int8", "uint8", "int16", "bool")  # fmt: skip
@@ -291,7 +291,7 @@ def product(d: Drawing) -> None:
              f"torch.dot({x}.flatten(), {x}.flatten())", f"torch.bmm({x}, {x}.mT)",
              f"torch.einsum('...i,...i->...', {x}, {x})", f"torch.einsum('ij,kj->ik', {x}, {x})",
              f"torch.kron({x}, {y})", f"torch.addmm({y}, {x}, {x}.mT)"]  # fmt: skip
-    freedom = SUM
+    freedom = DOT
     if rank == 3 and d.is_float(x):
         texts += [
             f"torch.nn.functional.conv1d({x}, {x}[:2, :, :2])",
@@ -312,7 +312,7 @@ def layer(d: Drawing) -> None:
         (f"{f}.rms_norm({x}, {x}.shape[-1:])", FOLD), (f"{f}.glu({x}, {d.axis(x)})", FOLD),
         (f"{f}.avg_pool1d({x}, 2, 1)", SUM), (f"{f}.max_pool1d({x}, 2, 2)", ORDER),
         (f"{f}.mse_loss({x}, {x} * 0.5)", FOLD), (f"{f}.softmin({x}, {d.axis(x)})", FOLD),
-        (f"{f}.cosine_similarity({x}, {x} + 1, dim={d.axis(x)}) + 0", FOLD),  # a sum of -0
+        (f"{f}.cosine_similarity({x}, {x} + 1, dim={d.axis(x)})", FOLD),
         (f"{f}.interpolate({x}, scale_factor=2, mode='nearest')", EXACT),
         (f"{f}.huber_loss({x}, {x} * 0.5, reduction='none')", FOLD),
         (f"{f}.cross_entropy({x}.reshape({x}.shape[0], -1), "
