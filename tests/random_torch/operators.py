@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import torch
@@ -152,6 +153,8 @@ def reduce(d: Drawing) -> None:
         part = d.random.choice((".values", ".indices"))
         text = d.random.choice((f"torch.{name}({x})", f"torch.{name}({x}, {axis}){part}"))
     elif name == "median":
+        if has_ties(d, x, axis):
+            return
         text = f"torch.median({x}, {axis}).values"
     elif name in ("softmax", "log_softmax", "logsumexp"):
         text = f"torch.{name}({x}, {axis})"
@@ -195,7 +198,9 @@ def order(d: Drawing) -> None:
         f"torch.bucketize({x}, torch.tensor([-1.0, 0.0, 1.0]))",
         f"torch.kthvalue({x}, 1, dim={axis}).values",
     )
-    d.attempt(d.random.choice(texts), ORDER)
+    text = d.random.choice(texts)
+    if not (re.search("topk|kthvalue", text) and has_ties(d, x, axis)):
+        d.attempt(text, ORDER)
 
 
 def take(d: Drawing) -> None:
@@ -281,6 +286,15 @@ def has_nan(d: Drawing, x: str) -> bool:
     return x in d.names and any(bool(scope[x].isnan().any()) for scope in d.scopes)
 
 
+def has_ties(d: Drawing, x: str, axis: int) -> bool:
+    """Whether a gradient may go to any of several equal elements, which PyTorch leaves open where
+    elements are selected by rank: the one that eager chooses has no rule."""
+    if not d.value(x).requires_grad:
+        return False
+    ordered = [torch.sort(scope[x].detach(), axis).values.movedim(axis, 0) for scope in d.scopes]
+    return any(bool(((v[1:] == v[:-1]) | v[:-1].isnan()).any()) for v in ordered)
+
+
 def product(d: Drawing) -> None:
     x = d.pick(lambda n: d.rank(n) > 0 and not d.is_bool(n))
     y = d.pick(lambda n: d.rank(n) > 0 and d.dtype(n) == d.dtype(x))
@@ -344,7 +358,9 @@ def create(d: Drawing) -> None:
     if d.chance(0.1):
         d.attempt(f"torch.linspace(0, 1, {x}.shape[-1])", FUNCTION)
         return
-    d.attempt(d.random.choice(texts), BASIC)
+    text = d.random.choice(texts)
+    if ".long()" not in text or is_defined(d, x, "int64"):
+        d.attempt(text, BASIC)
 
 
 def change(d: Drawing) -> None:
@@ -410,7 +426,9 @@ def scatter(d: Drawing) -> None:
         (f"torch.bincount({x}.flatten().abs().long(), minlength=9)", EXACT),
         (f"torch.masked_scatter({x}, {x} > 0, {x}.flip(0))", EXACT),
     )
-    d.attempt(*d.random.choice(texts))
+    text, freedom = d.random.choice(texts)
+    if ".long()" not in text or is_defined(d, x, "int64"):
+        d.attempt(text, freedom)
 
 
 MOVES: dict[Callable[[Drawing], None], float] = {

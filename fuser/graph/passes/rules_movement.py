@@ -11,8 +11,8 @@ from fuser.graph.builder import Builder
 from fuser.graph.dims import Dim, DimExpr
 from fuser.graph.ir import Node, Value
 from fuser.graph.passes.rewrite import join_origins, producer
-from fuser.graph.passes.rules_arithmetic import is_nonnegative
 from fuser.graph.passes.rule import Example, Operands, Rule, Sample, rule
+from fuser.graph.passes.rules_arithmetic import is_nonnegative
 from fuser.graph.sizes import same_shape
 
 
