@@ -52,20 +52,36 @@ def _in_double(function: Callable[[Term], Term]) -> Callable[[Builder, Value], V
     return call
 
 
+def _scaled_erfc(size: Term) -> Term:
+    """exp(x^2) erfc(x) of 0 <= x <= 1e150."""
+    return polynomial((size - 2.0) / (size + 2.0), SCALED_ERFC) / (size * 2.0 + 1.0)
+
+
+def _exp_of_square(size: Term, sign: float) -> Term:
+    """exp(sign x^2) with what the square lost: of the upper half of the digits it is exact."""
+    upper = (size * 2.0**20).map("floor") * 2.0**-20
+    lost = (size - upper) * (size + upper)
+    return (upper * upper * sign).map("exp") * (lost * sign).map("exp")
+
+
 @_in_double
 def erfc(x: Term) -> Term:
     """1 - erf(x), with the relative accuracy of float64 where it is small."""
     size = x.map("abs")
     bounded = size.map("min", 28.0)  # beyond it erfc is 0; NaN stays
-    q = (bounded - 2.0) / (bounded + 2.0)
-    scaled = polynomial(q, SCALED_ERFC) / (bounded * 2.0 + 1.0)
-    # exp(-x^2) with what the square lost: of the upper half of the digits it is exact.
-    upper = (bounded * 2.0**20).map("floor") * 2.0**-20
-    lost = (bounded - upper) * (bounded + upper)
-    tail = (-(upper * upper)).map("exp") * (-lost).map("exp") * scaled
+    tail = _exp_of_square(bounded, -1.0) * _scaled_erfc(bounded)
     tail = where(size > 28.0, 0.0, tail)
     far = where(x < 0.0, 2.0 - tail, tail)
     return where(size < 0.25, 1.0 - x.map("erf"), far)
+
+
+@_in_double
+def erfcx(x: Term) -> Term:
+    """exp(x^2) erfc(x), which neither under- nor overflows where x > 0."""
+    size = x.map("abs")
+    positive = where(x == INFINITY, 0.0, _scaled_erfc(size.map("min", 1e150)))
+    negative = _exp_of_square(size.map("min", 27.0), 1.0) * 2.0 - positive
+    return where(x < 0.0, where(x < -27.0, INFINITY, negative), positive)
 
 
 @_in_double
@@ -93,7 +109,7 @@ def lgamma(x: Term) -> Term:
     right = where(now < float(ENOUGH), near, where(now == INFINITY, INFINITY, far))
     sine = ((x - x.map("round")).map("abs") * math.pi).map("sin")
     pole = (x <= 0.0) & (x.map("floor") == x)
-    left = (math.pi / where(pole, 1.0, sine)).map("log") - right
+    left = -(where(pole, 1.0, sine) / math.pi).map("log") - right
     found = where(reflected, left, right)
     return where(pole | (x.map("abs") == INFINITY), INFINITY, found)
 

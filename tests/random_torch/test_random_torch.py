@@ -26,7 +26,18 @@ from tests.fuzzing.program import (  # noqa: E402
     Statement,
 )
 from tests.random_torch import check as checks  # noqa: E402
-from tests.random_torch.check import calls, check, draw, evaluated, kind_of, verdict  # noqa: E402
+from tests.random_torch.check import (  # noqa: E402
+    LIBRARY,
+    calls,
+    check,
+    draw,
+    evaluated,
+    kind_of,
+    leaf,
+    otherwise,
+    verdict,
+)
+from tests.random_torch.operators import has_ties  # noqa: E402
 
 OPTIONS = argparse.Namespace(left_out=[], whole=False, entry="")
 
@@ -170,3 +181,29 @@ def test_gradients_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     wrong = verdict(program, "train", [off])
     assert wrong is not None and wrong.kind == "gradient"
+
+
+def test_attention_is_judged_by_both_of_the_ways_that_pytorch_takes() -> None:
+    """Where softmax is all but one number, the difference that makes its gradient cancels exactly
+    by one way, and not by the other."""
+    array = np.random.default_rng(1).normal(size=(1, 3, 4)) * 4
+    text = "torch.nn.functional.scaled_dot_product_attention(x0, x0, x0, is_causal=True)"
+    line = Statement("v0", text, FOLD)
+    program = Program((Input("x0", array, "float32", "{0}.mT.contiguous().mT"),), (line,), ("v0",))
+    arrays = calls(program, "train")[0]
+    plain = evaluated(program, arrays, "train")
+    fused = evaluated(program, arrays, "train", rewrite=otherwise)
+    gaps = [float(np.abs(a.array - b.array).max()) for a, b in zip(plain, fused, strict=True)]
+    assert max(gaps) > 1e-7
+    assert verdict(program, "train", [fused]) is None
+    far = [Seen(x.label, x.array + 1e-3, x.dtype, x.strides) for x in fused]
+    assert verdict(program, "train", [far]) is not None
+
+
+def test_ties_are_known() -> None:
+    """Of elements selected by rank PyTorch leaves open which of equal ones gets the gradient."""
+    drawing = Drawing(random.Random(1), LIBRARY, ("float32",))
+    tied, apart = np.array([[1.0, 1.0, 2.0]]), np.array([[1.0, 3.0, 2.0]])
+    drawing.begin([Input("x0", tied, "float32"), Input("x1", apart, "float32")], leaf)
+    assert has_ties(drawing, "x0", 1) and not has_ties(drawing, "x1", 1)
+    assert not has_ties(drawing, "x0", 0)

@@ -76,7 +76,7 @@ def backend(
     """
     import torch
 
-    from fuser.frontends.torch.attention import keep_attention_whole
+    from fuser.frontends.torch.decompositions import replace_calls
 
     check_keywords("the backend fuser", options or (), [item.name for item in fields(Options)])
     chosen = Options(**(options or {}))
@@ -86,7 +86,7 @@ def backend(
         except UnsupportedError as error:
             tell(whole_graph({}, error), set())
             return module.forward
-        keep_attention_whole(module)
+        replace_calls(module)
         found: Captured | Declined = Declined("gradients may be wanted")
         if not torch.is_grad_enabled():
             found = _captured(module)

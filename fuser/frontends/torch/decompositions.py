@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -70,6 +71,7 @@ def _changed(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., An
     table.update(torch._decomp.get_decompositions(names))
     table[torch.ops.aten.select_scatter.default] = _select_scatter
     table[torch.ops.aten.linalg_vector_norm.default] = _vector_norm
+    table[torch.ops.aten.special_ndtr.default] = normal_distribution
     table[torch.ops.aten.mkldnn_rnn_layer.default] = _lstm_layer
     table[torch.ops.aten._thnn_fused_lstm_cell.default] = lstm_cell
     table[torch.ops.aten._thnn_fused_gru_cell.default] = gru_cell
@@ -95,6 +97,31 @@ def _vector_norm(
     places = [axis % max(x.ndim, 1) for axis in axes]
     norm = torch.ops.aten.linalg_vector_norm.default
     return norm(x, order, places, keep, dtype=dtype)
+
+
+def replace_calls(module: Any) -> None:
+    """Let a graph that Dynamo captured call functions of fuser, in place: what AOTAutograd would
+    take apart before it looks at a table."""
+    import torch
+
+    from fuser.frontends.torch.attention import attention
+
+    found = {
+        torch.nn.functional.scaled_dot_product_attention: attention,
+        torch.special.ndtr: normal_distribution,
+    }
+    for part in module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            for node in part.graph.nodes:
+                if node.op == "call_function" and node.target in found:
+                    node.target = found[node.target]
+            part.recompile()
+
+
+def normal_distribution(x: Any) -> Any:
+    """The distribution function of a standard normal variable. PyTorch adds 1 and an error function
+    near -1, of which few digits are left."""
+    return (x * -math.sqrt(0.5)).erfc() * 0.5
 
 
 def lstm_cell(
