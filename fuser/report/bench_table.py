@@ -28,7 +28,7 @@ def table_of(bench: Bench) -> str:
     facts = [
         ("model", f"{bench.model} on {bench.device}"),
         ("runs", f"at least {effort.iterations} and {effort.duration_s:g} s of each engine,"
-                 f" in {rounds_of(effort)} turns, after {effort.warmup}; {streams}"),
+                 f" in {counted(rounds_of(effort), 'turn')}, after {effort.warmup}; {streams}"),
     ]  # fmt: skip
     if bench.precision != "model":
         facts.append(("precision", bench.precision))
