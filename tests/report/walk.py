@@ -12,8 +12,8 @@ For each model a line, and one for each thing that is wrong:
 - no kernel is shown above its roofline, and one that was measured to be faster is named;
 - rows, anchors and kernels have names of their own; the page is small and asks for nothing.
 
-Exits with 1 if anything is wrong. Times are of this machine at this time: `alone` is the median of a
-run of --no-fusion over what the report has for it, and `one by one` the kernels over the run.
+Exits with 1 if anything is wrong. Times are of this machine at this time: `alone` is the median of
+a run of --no-fusion over what the report has for it, and `one by one` the kernels over the run.
 """
 
 from __future__ import annotations
@@ -159,11 +159,11 @@ def line(name: str, record: Record, alone: Record) -> str:
         for label, kind in (("memory", "boundary_bytes"), ("DRAM", "dram_bytes"))
     ]
     told = "; ".join(f"{one.label} {one.ratio}" for one in record.savings if one.ratio)
-    worst = max(((one.roofline / one.time, one) for one in record.launches if one.time), default=None,
-                key=lambda pair: pair[0])  # fmt: skip
     over = f"{above(record)} kernels above the roofline"
-    if above(record) and worst:
-        over += f" (most: {worst[1].own} {worst[1].algorithm} {worst[0]:.2f} times)"
+    if above(record):
+        worst = max(record.launches, key=lambda one: one.roofline / (one.time or 1e9))
+        times_as_fast = worst.roofline / (worst.time or 1e9)
+        over += f" (most: {worst.own} {worst.algorithm} {times_as_fast:.2f} times as fast)"
     return (
         f"{name}: kernels {data['kernels']['before']} -> {data['kernels']['after']};"
         f" {'; '.join(moved)}; {times}; told: {told}; slower {record.slower};"
