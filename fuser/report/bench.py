@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from fuser.graph.units import milliseconds
 from fuser.report.bench_load import Load, cores, other_seconds
 from fuser.report.report import Comparison
 
@@ -218,7 +219,10 @@ class Bench:
             found += [f"{name} was not measured{at}: {why}" for name, why in case.absent.items()]
             median = own.measured.latency_ms.p50
             if wanted.max_latency_ms is not None and median > wanted.max_latency_ms:
-                found.append(f"median latency {median:.3f} ms{at}, above {wanted.max_latency_ms:g}")
+                found.append(
+                    f"median latency {milliseconds(median)}{at},"
+                    f" above --max-latency-ms {wanted.max_latency_ms:g}"
+                )
             if wanted.min_speedup is not None and not peers:
                 found.append(f"no speedup{at}: no peer was measured")
             if wanted.max_error is not None and not peers:
