@@ -1,4 +1,4 @@
-"""`fuser serve`: models behind the Open Inference Protocol."""
+"""`fuser serve`: models over the Open Inference Protocol."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ PAUSE = 0.1
 """Seconds before a turn where there are several engines: the one before may keep its threads
 spinning for a while."""
 OWN, ALONE = "fuser", "fuser, no fusion"
-"""Of engines: fuser, and its plan without fusion."""
+"""Engine names: fuser, and its plan without fusion."""
 SPREAD_LIMIT = 1.25
-"""Of `Measured.spread` and `Measured.drift`: beyond it a measurement counts as disturbed."""
+"""`Measured.spread` or `Measured.drift` from which on a measurement counts as disturbed."""
 OTHERS_LIMIT = 0.25
 """Cores that other processes may keep busy, beside those that no engine needs."""
 SPREAD_RUNS = 10
@@ -104,7 +104,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Of all engines, in order. others: cores that other processes kept busy meanwhile, on average,
+    """All engines in order. others: cores that other processes kept busy meanwhile, on average,
     or None where that is not known. crowded: whether they were more than the engines leave free.
     attempts: how many measurements were made; this one is the least disturbed."""
 
@@ -366,7 +366,7 @@ def measure_until_stable(
 
 
 def percentiles(seconds: Sequence[float]) -> Percentiles:
-    """Of at least one run."""
+    """Percentiles of at least one run."""
     times = np.array(seconds) * 1e3
     p50, p90, p95, p99 = (float(found) for found in np.percentile(times, [50, 90, 95, 99]))
     least, mean, most = float(times.min()), float(times.mean()), float(times.max())

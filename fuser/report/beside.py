@@ -46,7 +46,7 @@ class Timeable(Runs, Protocol):
 
 
 Kernels = Literal["none", "own", "both"]
-"""Of which plans each kernel is timed: of none, of the plan, or of that without fusion, too."""
+"""Plans whose kernels are timed one by one: none, the plan, or also the plan without fusion."""
 
 
 def measure(

@@ -178,7 +178,7 @@ def _dram(before: int, after: int, floor: int) -> Traffic:
 
 
 def _flops(programs: Sequence[TileProgram]) -> list[int]:
-    """Of each launch those of its region; kernels of one region share them by their own work."""
+    """Operations of each launch: its part of the region's, in proportion to its own work."""
     shares = [max(1, size_hint(item.flops)) for item in programs]
     whole: Counter[int] = Counter()
     for item, share in zip(programs, shares, strict=True):

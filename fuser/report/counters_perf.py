@@ -117,7 +117,7 @@ def count_events(
 def _count_run(
     executor: CpuExecutor, inputs: Sequence[np.ndarray], counters: Events
 ) -> list[list[int]]:
-    """Of each launch, the count of each event, less that of a call without one."""
+    """The count of each event for each launch, minus that of a call that launches nothing."""
     found: list[list[int]] = []
 
     def around(launch: int, run: Callable[[], None]) -> None:

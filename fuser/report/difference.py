@@ -13,7 +13,7 @@ from fuser.report.record import Launch, Record
 from fuser.runtime.terminal import table as columns
 
 MOST_ROWS, MOST_LINES = 200, 12
-"""Of the table of a page and of a terminal."""
+"""Rows of the table on a page, and in a terminal."""
 Text = Callable[[Any], str]
 _Place = tuple[str, int]
 """A report and a region of it."""

@@ -220,7 +220,7 @@ def spread(
     wanted: Sequence[float], weights: Sequence[float], apart: Sequence[float]
 ) -> list[float]:
     """The places nearest to the wanted ones, by weighted squares, of which each is at least
-    `apart` behind the one before it: an isotonic regression, by pooling neighbours."""
+    `apart` after the one before it: an isotonic regression, by pooling neighbours."""
     offsets = [0.0]
     for distance in apart:
         offsets.append(offsets[-1] + distance)

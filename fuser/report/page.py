@@ -33,7 +33,7 @@ from fuser.report.verdict import Verdict, of_record
 LIMIT = 1_000_000
 """Bytes of a page."""
 MOST_REFUSALS, MOST_EDGES, MOST_LIFTS = 50, 3, 3
-"""Of one reason."""
+"""Refusals of one reason that the page has, of these shown at once, and advice."""
 MOST_OFF, MOST_ABOVE = 5, 8
 """Kernels off the critical path, and above their roofline, that are named."""
 CARDS = {"kernels": "Kernels", "memory": "Bytes through memory", "DRAM": "Bytes of DRAM",
@@ -411,7 +411,7 @@ def _refusal_table(record: Record, groups: Sequence[RefusalGroup]) -> str:
 
 
 def _edges(record: Record, group: RefusalGroup) -> str:
-    """The fusions of a group; of many those of most time, and the others behind a fold."""
+    """The fusions of a group; of many the costliest, and a fold that holds the others."""
     items = []
     for row in group.rows[:MOST_REFUSALS]:
         ends = " → ".join(end(record, name) for name in (row.producer, row.consumer))
