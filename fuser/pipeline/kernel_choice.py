@@ -96,7 +96,7 @@ class KernelChoice:
 
 def kernel_choices(cut: Partition, name: str, target: Target) -> list[KernelChoice]:
     """The choices of the kernels that a name means: a region ("contraction_1", "1"), a symbol as
-    profilers show it, or an ONNX node. Raises UsageError for a name that there is not, LoweringError."""
+    profilers show it, or an ONNX node. Raises LoweringError, and UsageError for another name."""
     return [choice for region in _found(cut, name) for choice in _choices(cut, region, target)]
 
 
