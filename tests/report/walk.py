@@ -190,11 +190,15 @@ def main(names: Sequence[str], device: str, whole: bool, iterations: int) -> Non
             started = time.monotonic()
             path = Path(folder) / f"{name}.onnx"
             save(example(name, whole), path)
-            record = report_of(path, device, iterations)
-            alone = report_of(path, device, iterations, "--no-fusion")
-            click.echo(f"{line(name, record, alone)}; {time.monotonic() - started:.0f} s")
-            for text in wrong(record, alone):
-                failures += 1
+            try:
+                record = report_of(path, device, iterations)
+                alone = report_of(path, device, iterations, "--no-fusion")
+                told, found = line(name, record, alone), list(wrong(record, alone))
+            except AssertionError as error:
+                told, found = name, [str(error)]
+            failures += len(found)
+            click.echo(f"{told}; {time.monotonic() - started:.0f} s")
+            for text in found:
                 click.echo(f"    WRONG: {text}")
             path.unlink()
     click.echo(f"{failures} wrong")
