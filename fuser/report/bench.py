@@ -33,7 +33,7 @@ SPREAD_LIMIT = 1.25
 OTHERS_LIMIT = 0.25
 """Cores that other processes may keep busy, beside those that no engine needs."""
 SPREAD_RUNS = 10
-"""With fewer timed runs nothing is said of a spread."""
+"""Timed runs that a spread takes at least."""
 ATTEMPTS = 10
 """Measurements that `measure_until_stable` makes at most."""
 
@@ -66,7 +66,7 @@ class Effort:
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Milliseconds a run; between two runs that a percentile falls between, interpolated."""
+    """Milliseconds of a run; a percentile between two runs is interpolated."""
 
     min: float
     mean: float

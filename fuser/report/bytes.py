@@ -16,7 +16,7 @@ from fuser.tilegen.program import TileProgram
 
 ALIGNMENT = 256
 READ_AGAIN = 1.5
-"""Times that blocks ask for each byte of what counts as read until the end of a kernel."""
+"""A buffer whose bytes blocks read so many times each counts as read until the kernel ends."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ EVENTS: Mapping[str, tuple[int, int]] = {
 """Name: the event's type and number."""
 
 RUNS = 5
-"""Each count is the median of so many runs."""
+"""Runs that each count is the median of."""
 
 _SYSTEM_CALL = {"x86_64": 298, "aarch64": 241}
 _PINNED, _NO_KERNEL, _NO_HYPERVISOR = 1 << 2, 1 << 5, 1 << 6

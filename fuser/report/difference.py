@@ -73,7 +73,7 @@ def _nodes(record: Record) -> dict[int, set[str]]:
 
 
 def _alike(one: set[str], other: set[str]) -> float:
-    """What two sets share of their union."""
+    """The share of the union that two sets have in common."""
     return len(one & other) / len(one | other)
 
 

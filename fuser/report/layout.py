@@ -210,7 +210,7 @@ def _centers(
 
 
 def _pull(cell: Cell, other: Cell, widths: Mapping[Cell, float]) -> float:
-    """How much a cell wants to be in line with a neighbour."""
+    """The weight of being in line with a neighbour."""
     if widths[cell]:
         return 1.0 if widths[other] else ASIDE
     return STEM if widths[other] else TRUNK

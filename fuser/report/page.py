@@ -57,7 +57,7 @@ def page(record: Record, other: Record | None = None) -> str:
 
 
 def _page(record: Record, other: Record | None, shown: Mapping[int, str], drawn: str) -> str:
-    """The page without what it says of single kernels. Links lead to those that have panels."""
+    """The page without its panels of kernels. Links lead to kernels that have a panel."""
     sections = {
         "summary": ("Summary", _summary(record)),
         "change": ("Change", difference(other, record) if other else ""),
@@ -137,7 +137,7 @@ def _summary(record: Record) -> str:
 
 
 def _facts(record: Record) -> list[str]:
-    """What else is worth knowing of a run, in a few words each."""
+    """Other facts about a run, in a few words each."""
     found, least = [], microseconds(record.total_roofline)
     if latency := record.data.get("latency_ms"):
         median, p90 = (milliseconds(latency[key]) for key in ("median", "p90"))
@@ -255,7 +255,7 @@ def _path(record: Record) -> str:
 
 
 def _above(record: Record) -> str:
-    """A word on kernels that were faster than their roofline."""
+    """A note that names the kernels that were faster than their roofline."""
     found = [one for one in record.launches if one.is_above]
     if not found:
         return ""
@@ -268,7 +268,7 @@ def _above(record: Record) -> str:
 
 
 def _fewer_operations(record: Record) -> str:
-    """A word on kernels that the roofline plot may have above its lines."""
+    """A note that names kernels which may be above the lines of the roofline plot."""
     target = record.target
     peak = max(target.flops_f32, target.flops_f16) * 1e-6 if target else 0.0
     found = [one for one in record.launches if peak and one.flops > 1.001 * peak * one.roofline > 0]

@@ -61,7 +61,7 @@ FIELDS: dict[str, Any] = {
 
 
 def _check(data: Any, path: list[str], kind: Any) -> None:
-    """Raise KeyError, TypeError or ValueError unless what stands at the path is of a type."""
+    """Raise KeyError, TypeError or ValueError unless the value at a path has a type."""
     if not path:
         if kind is _NAMES:
             if not all(isinstance(name, str) for name in list(data)):
@@ -239,7 +239,7 @@ class Record:
 
     @cached_property
     def target(self) -> Device | None:
-        """What rooflines are of; None where nothing was compiled."""
+        """The device that rooflines describe; None where nothing was compiled."""
         found = self.data.get("target")
         return Device(**found) if found else None
 
@@ -273,7 +273,7 @@ class Record:
 
     @cached_property
     def dearest(self) -> tuple[Launch, ...]:
-        """The kernels that take longest, as many as a page tells of one by one, in launch order."""
+        """The kernels that take longest, at most MOST_SHOWN, in launch order."""
         found = sorted(self.launches, key=lambda one: -one.shown_time)[:MOST_SHOWN]
         return tuple(sorted(found, key=lambda one: one.at))
 
@@ -313,7 +313,7 @@ class Record:
 
     @cached_property
     def homes(self) -> dict[str, int]:
-        """The one region to which each node of the model is put."""
+        """The one region that shows each node of the model."""
         regions: dict[int, tuple[str, ...]] = {}
         for one in self.launches:
             regions.setdefault(one.region, one.nodes)

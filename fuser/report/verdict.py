@@ -18,9 +18,9 @@ COMPUTING = ("contraction", "conv", "attention")
 COSTLIEST = 3
 """Kernels that a report has a verdict on."""
 FAR = 3.0
-"""Times the least time from which on neither bytes nor operations bound a kernel."""
+"""A kernel of more than FAR times its least time is bound by neither bytes nor operations."""
 SHORT_US = {"cuda": 10.0, "cpu": 20.0}
-"""A kernel of less is bound by its latency if it is far from its least time."""
+"""A kernel that takes less, and is far from its least time, is bound by latency."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ def of_record(record: Record) -> list[Verdict]:
 def verdicts(
     kernels: Sequence[Measured], target: Device, precision: str = "model"
 ) -> list[Verdict]:
-    """Verdicts on the costliest kernels, the costliest first. What is to be changed is said of the
-    first kernel that it helps. precision: of the plan."""
+    """Verdicts on the costliest kernels, the costliest first. Advice is given
+    once, to the first kernel that it helps. precision: of the plan."""
     found = sorted(kernels, key=lambda one: -one.time)[:COSTLIEST]
     made, said = [], set[str]()
     for one in found:
