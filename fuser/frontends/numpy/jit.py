@@ -54,7 +54,7 @@ class Traced(Shown):
         threads: int | None, fusion: Fusing, precision: Precision = "model",
         given: tuple[Any, ...] = (), method: bool = False,
     ) -> None:  # fmt: skip
-        """given: what stands in front of the arguments of each call: the object of a method."""
+        """given: what comes before the arguments of each call: the object of a method."""
         self._started = time.perf_counter()
         check_device(device, threads)
         self._bound_tree, self._static = bound.tree, bound.static

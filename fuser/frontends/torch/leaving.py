@@ -33,7 +33,7 @@ class Leaving:
 
 
 def around_nodes(left: Mapping[str, Leaving]) -> str:
-    """Of a graph that is compiled but for these nodes."""
+    """The note on a graph that is compiled but for these nodes."""
     return (
         f"fuser leaves operators to PyTorch: {_operators(left.values())}. What is around them is "
         "compiled in parts; between these, tensors go through memory"
@@ -41,7 +41,7 @@ def around_nodes(left: Mapping[str, Leaving]) -> str:
 
 
 def whole_graph(left: Mapping[str, Leaving], error: Exception | None = None) -> str:
-    """Of a graph of which nothing is compiled: for an error of all of it, or for these nodes."""
+    """The note on a graph of which nothing is compiled: for an error, or for these nodes."""
     if error is not None:
         return f"fuser leaves a graph to PyTorch: {_why(error)}"
     return f"fuser leaves a graph to PyTorch: {_operators(left.values())}. It has little else"
