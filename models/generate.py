@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ import onnx
 import fuser
 from fuser.graph.units import byte_size, counted, duration
 from fuser.report.progress import Progress
-from fuser.runtime.terminal import echo, table
+from fuser.runtime.terminal import echo, paragraphs, table
 from models import TINY, build
 from models.writer import Array
 
@@ -129,7 +130,8 @@ def command(
         told = partial(_told, progress, tokens, [time.monotonic()])
         found = generate(plan, ids, tokens, temperature=temperature, seed=seed, told=told)
     for row in found.tokens:
-        echo(" ".join(map(str, row)) if words is None else words.decode(row.tolist()))
+        said = " ".join(map(str, row)) if words is None else words.decode(row.tolist())
+        echo(paragraphs(said) if sys.stdout.isatty() else said)  # a pipe gets it as it is
     state = plan.state(batch=batch, capacity=prompt + tokens)
     compiled = duration(warm.prefill_s + sum(warm.steps_s))
     rate = batch * prompt / found.prefill_s

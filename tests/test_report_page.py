@@ -293,7 +293,7 @@ def test_the_trace_nests_and_its_sums_match(folder: Path, record: Record) -> Non
             at = span["ts"] + span["dur"]
         assert at <= whole["ts"] + whole["dur"] + 1e-6
     run_span, *kernels = spans(events, 2, 0)
-    assert [span["name"] for span in kernels] == [one.label for one in record.launches]
+    assert [span["name"] for span in kernels] == [one.own for one in record.launches]
     times = [one["time_us"] for one in record.data["launches"]]
     assert [span["dur"] for span in kernels] == times
     assert run_span["dur"] == pytest.approx(sum(times))

@@ -85,7 +85,7 @@ def bench_command(
     from fuser.report.bench_chart import chart_of
     from fuser.report.bench_table import csv_of, table_of
     from fuser.report.progress import Progress
-    from fuser.runtime.terminal import echo
+    from fuser.runtime.terminal import echo, notice
 
     peers = _peers(against)
     wanted = Thresholds(max_latency_ms, min_speedup, max_error)
@@ -128,17 +128,15 @@ def bench_command(
         say_written([file for file in (csv_file, svg_file) if file])
     warnings = found.warnings()
     for line in warnings:
-        click.echo(f"warning: {line}", err=True)
+        notice(f"warning: {line}")
     if warnings:
         again = "the least disturbed of all attempts is no better" if until_stable else (
             "--until-stable measures again until they do not differ"
         )  # fmt: skip
-        click.echo(
-            f"note: these numbers are partly of other work of the machine; {again}", err=True
-        )
+        notice(f"note: these numbers are partly of other work of the machine; {again}")
     failures = found.failures(wanted)
     for line in failures:
-        click.echo(f"failed: {line}", err=True)
+        notice(f"failed: {line}")
     return 1 if failures else 0
 
 

@@ -83,7 +83,7 @@ def compile_command(
     sources: dict[int, Source] | None = {} if weights == "reference" else None
 
     def keep(program: Program, found: Mapping[int, Source], *_: object) -> None:
-        # Of arrays that `made` keeps alive: the number of another may become one of the next.
+        # Only ids of arrays that `made` keeps alive: the id of a freed one is given out again.
         assert sources is not None
         sources.update((id(a), found[id(a)]) for a in program.constants if id(a) in found)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fuser.runtime.plan_report import Tuned
 
 SCHEMA = 1
-"""Of the JSON; docs/command-line.md lists its keys."""
+"""Version of the JSON, whose keys docs/command-line.md lists."""
 
 
 @click.command("explain")

@@ -39,7 +39,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except click.ClickException as error:
         what = _one_line(error.format_message()).rstrip(".")
-        click.echo(f"error: {what}; see fuser --help", err=True)
+        _say(f"error: {what}; see fuser --help")
         return error.exit_code
     except click.exceptions.Exit as stop:
         return stop.exit_code
@@ -47,7 +47,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         click.echo("interrupted", err=True)
         return 130
     except FuserError as error:
-        click.echo(f"error: {_one_line(str(error))}", err=True)
+        _say(f"error: {_one_line(str(error))}")
         return error.exit_code
     except MemoryError:
         click.echo("error: out of memory", err=True)
@@ -56,15 +56,27 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if "--debug" in (arguments or sys.argv):
             raise
         what = _one_line(f"{type(error).__name__}: {error}")
-        click.echo(f"internal error: {what} (fuser --debug ... shows where)", err=True)
+        _say(f"internal error: {what} (fuser --debug ... shows where)")
         return 70
+
+
+def _say(text: str) -> None:
+    from fuser.runtime.terminal import notice
+
+    notice(text)
+
+
+class _Notes(logging.Handler):
+    """Prints records to what stderr is at the time."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _say(f"note: {record.getMessage()}")
 
 
 @contextmanager
 def _notes_on_stderr() -> Iterator[None]:
     """Warnings of the library, such as a cache folder that cannot be written, as lines."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("note: %(message)s"))
+    handler = _Notes()
     logger = logging.getLogger("fuser")
     logger.addHandler(handler)
     try:

@@ -166,13 +166,16 @@ def _measured(
 
 def _annotate(model: Path, target: Path, record: Record) -> None:
     from fuser.frontends.onnx.annotate import annotate_file
+    from fuser.runtime.terminal import notice
 
     left = annotate_file(model, target, record.namespaces, record.regions_of)
     known = {node["name"] for node in record.nodes}
     inside = [name for name in left if name in known]
     if inside:
-        click.echo(f"note: {len(inside)} nodes stand in functions of the model, without a namespace"
-                   f" of their own: {', '.join(inside[:5])}", err=True)  # fmt: skip
+        notice(
+            f"note: {len(inside)} nodes stand in functions of the model, without a namespace of"
+            f" their own: {', '.join(inside[:5])}"
+        )
 
 
 def _print(record: Record, before: Record | None, verbose: bool) -> None:

@@ -1,4 +1,4 @@
-"""`fuser serve`: models behind the Open Inference Protocol."""
+"""`fuser serve`: models over the Open Inference Protocol."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def serve_command(
             hint='pip install "fuser-compiler[serve]"; where fuser-runtime is installed,'
             ' "fuser-runtime[serve]"',
         ) from error
-    from fuser.runtime.terminal import echo, paragraphs
+    from fuser.runtime.terminal import echo, notice, paragraphs
     from fuser.serve.opening import open_model
     from fuser.serve.service import Limits
 
@@ -98,7 +98,7 @@ def serve_command(
     log = functools.partial(click.echo, err=True) if access_log else None
     answered = asyncio.run(server.serve(opened, address, limits, ready=ready, access_log=log))
     if not answered:
-        click.echo(f"note: some requests were not answered within {drain:g} s", err=True)
+        notice(f"note: some requests were not answered within {drain:g} s")
     return 0 if answered else 1
 
 

@@ -72,4 +72,4 @@ def shard_command(model: Path, devices: int, output: Path, name: str, dim: tuple
 
 
 LARGE_BYTES = 1 << 30
-"""Of weights that go into a file beside the model."""
+"""Weights of more bytes go into a file beside the model."""

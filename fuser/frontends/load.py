@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fuser.runtime.sharded import ShardedPlan
 
 MODEL_SUFFIXES = (".onnx", ".onnxtxt", ".onnxtext", ".pt2")
-"""Of files that hold no plan."""
+"""Suffixes of files that hold no plan."""
 
 
 def load(

@@ -84,7 +84,7 @@ def backward(node: Node, positions: Positions) -> list[tuple[Value, Positions | 
             ]
         else:
             source = [
-                c * stride + size_hint(start)
+                c * size_hint(stride) + size_hint(start)
                 for c, start, stride in zip(
                     coordinates, node.attrs["starts"], node.attrs["strides"], strict=True
                 )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # a plan for open sizes that comes from a file needs `Bound` 
     from fuser.tilegen.program import Argument, TileProgram
 
 TRIM_BYTES = 16 << 20
-"""Of constants freed, after which the heap is trimmed."""
+"""The heap is trimmed after constants of so many bytes were freed."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ class Bound:
     work: tuple[tuple[int, int], ...]
     """(operations, bytes moved) of each step."""
     sources: dict[Hashable, Source]
-    """Of the constants that come straight from the model's file."""
+    """Where constants lie in the model's file, for those that come straight from it."""
     in_place: bool = False
     """Whether kernels write to inputs."""
 
     @property
     def tables(self) -> dict[Hashable, tuple[str, ...]]:
         """The texts of sizes that kernels of a GPU read from memory, by the key of the input that
-        holds them: inputs behind those of the model, filled anew for each run."""
+        holds them: inputs after those of the model, filled anew for each run."""
         found = {}
         for step in self.steps:
             if step.kernel.facts.get("moving"):
@@ -74,7 +74,7 @@ class Bound:
             if "sizes" in kernel.facts:
                 key = ("sizes", number)
                 kernel = _kernel_at(kernel, known, values)
-                if not self.target.is_cuda:  # an array behind the buffers
+                if not self.target.is_cuda:  # an array after the buffers
                     constants[key] = np.array(kernel.sizes or (0,), np.int64)
                     operands, access = (*operands, key), access and f"{access}r"
                 elif kernel.facts.get("moving"):  # the same, filled anew for each run

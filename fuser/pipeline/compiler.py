@@ -35,7 +35,7 @@ Keep = Callable[[Program, Mapping[int, Source], Deferred[Report], Ranges], None]
 _log = logging.getLogger("fuser.compile")
 
 LARGE_BYTES = 64 << 20
-"""Of constants: from here on it is worth 50 ms to free what a compile leaves behind at once."""
+"""With constants of more bytes it is worth 50 ms to free at once what a compile leaves."""
 
 NODE_BYTES = 8 << 10
 """What a compile takes of memory for a node: constants of less are not worth going through all

@@ -52,7 +52,7 @@ def dump(
 
 
 def _passes(graph: Graph, target: Target, options: Options) -> Iterator[str]:
-    """The graph after each pass in front of the grouping that changed it."""
+    """The graph after each pass before the grouping that changed it."""
     before = print_graph(graph)
     yield before
     for item, after in each_pass(graph, Work(target, options)):

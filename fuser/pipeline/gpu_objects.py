@@ -22,9 +22,9 @@ from fuser.runtime.memory import align
 from fuser.runtime.program import BufferRef, Program, TensorSpec
 
 ALIGNMENT = 256
-"""Of the workspace, of the weights, and of each constant in them."""
+"""The alignment of the workspace, of the weights, and of each constant in them."""
 VERSION = 1
-"""Of the manifest."""
+"""The manifest's version."""
 
 
 def write_gpu_objects(
@@ -106,7 +106,7 @@ def manifest(
 
 
 def _offsets(program: Program) -> tuple[list[int], int]:
-    """Of each constant in the weights, and their bytes."""
+    """The offset of each constant in the weights, and the bytes of all."""
     offsets, top = [], 0
     for array in program.constants:
         offsets.append(top)

@@ -95,8 +95,8 @@ class KernelChoice:
 
 
 def kernel_choices(cut: Partition, name: str, target: Target) -> list[KernelChoice]:
-    """Of the kernels that a name means: a region ("contraction_1", "1"), a symbol as profilers
-    show it, or an ONNX node. Raises UsageError for a name that there is not, LoweringError."""
+    """The choices of the kernels that a name means: a region ("contraction_1", "1"), a symbol as
+    profilers show it, or an ONNX node. Raises LoweringError, and UsageError for another name."""
     return [choice for region in _found(cut, name) for choice in _choices(cut, region, target)]
 
 

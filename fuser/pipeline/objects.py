@@ -31,7 +31,8 @@ from fuser.runtime.program import BufferRef, Launch, Program, TensorSpec
 
 ALIGNMENT = 64
 _TASK_WORDS = 8
-"""Of the record that a launch hands to its tasks: kernel, buffers, programs, chunks, scratch."""
+"""Words of the record that a launch passes to its tasks: kernel, buffers, programs, chunks,
+scratch."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Layout:
     shared: int
     scratch: int
     offsets: tuple[int, ...]
-    """Of each constant in the weights."""
+    """Where each constant lies in the weights."""
     arguments: int
     """Where the addresses of arguments are in the workspace."""
 

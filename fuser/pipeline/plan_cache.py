@@ -56,7 +56,7 @@ from fuser.runtime.store import program_from_record, program_record
 from fuser.target import Target
 
 MOST_BYTES = 256 << 20
-"""Of computed constants: a plan with more of them is not stored."""
+"""Computed constants that a stored plan may hold; one with more is not stored."""
 
 _INLINE = 1 << 16
 """Bytes of a constant from here on are an entry of their own."""
@@ -81,7 +81,7 @@ class StoredPlan:
     content: str
     """`content_digest` of the file."""
     stamp: tuple[int, ...]
-    """Of the file, before its digest was taken."""
+    """The file's stamp from before its digest was taken."""
     recent: bool
     """Whether it had been written shortly before that (`RECENT`)."""
     cache: KernelCache

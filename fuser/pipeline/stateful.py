@@ -5,7 +5,7 @@ state = plan.state(batch=1, capacity=2048)
 state.run({"input_ids": ids})
 
 An output that is its input and more rows (`concat` along an open axis) is written in place: the
-input is a buffer with room for `capacity` rows, kernels write the new ones behind those that are
+input is a buffer with room for `capacity` rows, kernels write the new ones after those that are
 there, and readers see both (fuser/partition/passes/keep_state.py). What a run replaces as a whole
 is handed on: the output's memory is the next run's input. Where kernels cannot write in place, the
 rows are copied, and `explain` says so.
@@ -116,7 +116,7 @@ class StatefulPlan:
         """A new state of length 0.
 
         batch: the size of the open outermost dim of what is kept, 1 by default; where that is
-        fixed, as of keys and values in one tensor, of the one behind it (no default). capacity:
+        fixed, as of keys and values in one tensor, of the one after it (no default). capacity:
         rows that there is room for. dims: other open sizes, by name. Raises UsageError.
         """
         if capacity < 1:
@@ -265,7 +265,7 @@ def _backend(device: Device, ordinal: int) -> StateBackend:
 
 def _batch_dims(kept: Sequence[TensorType], lengths: Set[str], batch: int | None) -> Sequence[str]:
     """The open dims that are the batch of what is kept: the outermost ones; if a batch is asked
-    for, those behind a fixed one, as of keys and values that are one tensor. Raises UsageError if
+    for, those after a fixed one, as of keys and values that are one tensor. Raises UsageError if
     there is no such dim, and no fixed one of that size."""
     for axis in range(1 if batch is None else 2):
         names = {n for type in kept for d in type.shape[axis : axis + 1] for n in symbols_of(d)}

@@ -56,7 +56,7 @@ class StateBackend(Protocol):
         """As `Steps`."""
 
     def report(self, variants: Variants, dims: Mapping[str, int]) -> Report:
-        """Of a run at these sizes."""
+        """The report of a run at these sizes."""
 
 
 class HostStates:

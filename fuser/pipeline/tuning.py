@@ -62,11 +62,11 @@ ROUNDS = 6
 ROUND_SECONDS = 0.03
 """About how long a candidate is measured in a round."""
 HOPELESS = 1.3
-"""Of the best time: a candidate that takes longer in the first round gets no other."""
+"""Times the best one: a candidate slower than that in the first round gets no second."""
 CPU_CACHE = 32 << 20
 """Bytes that rotated inputs should exceed on a CPU."""
 MOST_BYTES = 1 << 28
-"""Of memory for the launches of one candidate."""
+"""Memory that the launches of one candidate may take."""
 MOST_LAUNCHES = 32
 
 _log = logging.getLogger("fuser")

@@ -1,1 +1,1 @@
-"""What is said of a plan: numbers, tables, comparisons."""
+"""Reports on plans: numbers, tables, comparisons."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from fuser.graph.units import milliseconds
 from fuser.report.bench_load import Load, cores, other_seconds
 from fuser.report.report import Comparison
 
@@ -26,13 +27,13 @@ PAUSE = 0.1
 """Seconds before a turn where there are several engines: the one before may keep its threads
 spinning for a while."""
 OWN, ALONE = "fuser", "fuser, no fusion"
-"""Of engines: fuser, and its plan without fusion."""
+"""Engine names: fuser, and its plan without fusion."""
 SPREAD_LIMIT = 1.25
-"""Of `Measured.spread` and `Measured.drift`: beyond it a measurement counts as disturbed."""
+"""`Measured.spread` or `Measured.drift` from which on a measurement counts as disturbed."""
 OTHERS_LIMIT = 0.25
 """Cores that other processes may keep busy, beside those that no engine needs."""
 SPREAD_RUNS = 10
-"""With fewer timed runs nothing is said of a spread."""
+"""Timed runs that a spread takes at least."""
 ATTEMPTS = 10
 """Measurements that `measure_until_stable` makes at most."""
 
@@ -65,7 +66,7 @@ class Effort:
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Milliseconds a run; between two runs that a percentile falls between, interpolated."""
+    """Milliseconds of a run; a percentile between two runs is interpolated."""
 
     min: float
     mean: float
@@ -103,7 +104,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Of all engines, in order. others: cores that other processes kept busy meanwhile, on average,
+    """All engines in order. others: cores that other processes kept busy meanwhile, on average,
     or None where that is not known. crowded: whether they were more than the engines leave free.
     attempts: how many measurements were made; this one is the least disturbed."""
 
@@ -218,7 +219,10 @@ class Bench:
             found += [f"{name} was not measured{at}: {why}" for name, why in case.absent.items()]
             median = own.measured.latency_ms.p50
             if wanted.max_latency_ms is not None and median > wanted.max_latency_ms:
-                found.append(f"median latency {median:.3f} ms{at}, above {wanted.max_latency_ms:g}")
+                found.append(
+                    f"median latency {milliseconds(median)}{at},"
+                    f" above --max-latency-ms {wanted.max_latency_ms:g}"
+                )
             if wanted.min_speedup is not None and not peers:
                 found.append(f"no speedup{at}: no peer was measured")
             if wanted.max_error is not None and not peers:
@@ -362,7 +366,7 @@ def measure_until_stable(
 
 
 def percentiles(seconds: Sequence[float]) -> Percentiles:
-    """Of at least one run."""
+    """Percentiles of at least one run."""
     times = np.array(seconds) * 1e3
     p50, p90, p95, p99 = (float(found) for found in np.percentile(times, [50, 90, 95, 99]))
     least, mean, most = float(times.min()), float(times.mean()), float(times.max())

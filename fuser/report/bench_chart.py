@@ -80,8 +80,8 @@ def _bar(row: Row, y: float, per_ms: float, own: bool) -> list[str]:
     said = f"{milliseconds(times.p50)}, p90 {milliseconds(times.p90)}"
     return [
         tag("text", escaped(_cut(row.engine, 16)), x=LEFT - 10, y=middle + 5, text_anchor="end"),
-        tag("rect", titled(f"{row.engine} {row.version}: p50 {times.p50:.3f} ms,"
-                           f" p90 {times.p90:.3f} ms, fastest {times.min:.3f} ms"),
+        tag("rect", titled(f"{row.engine} {row.version}: p50 {milliseconds(times.p50)},"
+                           f" p90 {milliseconds(times.p90)}, fastest {milliseconds(times.min)}"),
             x=LEFT, y=y + 6, width=max(times.p50 * per_ms, 1.0), height=ROW - 12,
             class_="own" if own else "peer"),
         tag("line", x1=ends[0], x2=ends[1], y1=middle, y2=middle, class_="spread"),

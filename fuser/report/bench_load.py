@@ -9,7 +9,7 @@ from pathlib import Path
 
 STAT = Path("/proc/stat")
 LEAST_SECONDS = 0.2
-"""Linux counts in steps of 10 ms: of shorter spans nothing is said."""
+"""Linux counts in steps of 10 ms: a shorter span tells nothing."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Load:
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """Cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def other_seconds(stat: Path = STAT) -> Load | None:
-    """What has been counted so far; None where the system does not say."""
+    """The counts so far; None where the system does not tell."""
     if not hasattr(os, "sched_getaffinity"):
         return None
     try:

@@ -27,7 +27,7 @@ INSTALL = {"onnxruntime": "onnxruntime", "openvino": "openvino", "torch": "torch
 
 
 def missing(names: Sequence[str]) -> dict[str, str]:
-    """The engines among these, of PEERS with a device behind it or not, whose package is not
+    """The engines among these, names of PEERS with or without a device, whose package is not
     installed: the distribution to install, by name."""
     found = {}
     for name in names:
@@ -61,7 +61,7 @@ class Request:
 
 def open_peer(name: str, request: Request) -> tuple[Engine, Mapping[str, Any]]:
     """The engine, ready to be called, and what its first call gave. name: of PEERS, with ":cpu" or
-    ":cuda" behind it for another device. Raises AbsentError."""
+    ":cuda" after it for another device. Raises AbsentError."""
     kind, _, device = name.partition(":")
     if device:
         request = replace(request, device="cuda:0" if device == "cuda" else device)

@@ -28,7 +28,7 @@ def table_of(bench: Bench) -> str:
     facts = [
         ("model", f"{bench.model} on {bench.device}"),
         ("runs", f"at least {effort.iterations} and {effort.duration_s:g} s of each engine,"
-                 f" in {rounds_of(effort)} turns, after {effort.warmup}; {streams}"),
+                 f" in {counted(rounds_of(effort), 'turn')}, after {effort.warmup}; {streams}"),
     ]  # fmt: skip
     if bench.precision != "model":
         facts.append(("precision", bench.precision))
@@ -63,7 +63,7 @@ def _all_rows(bench: Bench) -> Iterator[Row]:
 
 
 def _rows(bench: Bench) -> Iterator[tuple[str, ...]]:
-    """A row for each engine of each case; what fuser is beside the peers stands in its own."""
+    """A row for each engine of each case; the ratios to the peers are in fuser's row."""
     peers = list(dict.fromkeys(one.engine for row in _all_rows(bench) for one in row.against))
     batches = any(case.batch is not None for case in bench.cases)
     yield ("batch", "engine", *SHOWN, "items/s" if batches else "runs/s",

@@ -20,19 +20,19 @@ from fuser.runtime.savings import Saving, Traffic
 
 T = TypeVar("T")
 MAX_COMPILE_S = 60.0
-"""Longest compile of the fused plan, in seconds, after which the unfused one is compiled, too."""
+"""Seconds of compiling the fused plan up to which the unfused one is compiled, too."""
 MAX_MEMORY_SHARE = 0.25
 """Share of the machine's memory that a second plan may take."""
 
 
 class Runs(Protocol):
-    """What can be timed."""
+    """A plan that can be timed."""
 
     def run(self, feeds: Mapping[str, Any]) -> Any: ...
 
 
 class TimesKernels(Protocol):
-    """What has kernels that can be timed one by one."""
+    """A plan whose kernels can be timed one by one."""
 
     def profile_kernels(
         self, feeds: Mapping[str, Any] | None = None, *, iterations: int = 10
@@ -46,7 +46,7 @@ class Timeable(Runs, Protocol):
 
 
 Kernels = Literal["none", "own", "both"]
-"""Of which plans each kernel is timed: of none, of the plan, or of that without fusion, too."""
+"""Plans whose kernels are timed one by one: none, the plan, or also the plan without fusion."""
 
 
 def measure(
@@ -101,7 +101,7 @@ def _launches(plan: Plan, feeds: Mapping[str, Any]) -> list[float]:
 
 
 def _put_beside(report: Report, alone: Report, latency: Latency, times: Sequence[float]) -> None:
-    """Put what the plan without fusion took, launches and moves into the report of the other.
+    """Put the time, launches and bytes of the plan without fusion into the report of the other.
     times: seconds of its kernels, where they were timed."""
     launches = tuple(
         Timed(launch.name, launch.kind, launch.nodes, seconds * 1e6)

@@ -104,7 +104,7 @@ def rewrites_in(cut: Partition, programs: Sequence[TileProgram]) -> tuple[Rewrit
 
 @dataclass(frozen=True)
 class Least:
-    """What one kernel would move that did all the work of a plan."""
+    """Bytes that one kernel would move if it did all the work of a plan."""
 
     boundary: int
     dram: int
@@ -173,12 +173,12 @@ def region_bytes(plan: Planned) -> dict[int, int]:
 
 
 def _dram(before: int, after: int, floor: int) -> Traffic:
-    """What the cache keeps may be more where several kernels read it in turn than in one."""
+    """Several kernels may hit the cache more often than one does: the floor takes the least."""
     return Traffic(before, after, min(before, after, floor))
 
 
 def _flops(programs: Sequence[TileProgram]) -> list[int]:
-    """Of each launch those of its region; kernels of one region share them by their own work."""
+    """Operations of each launch: its part of the region's, in proportion to its own work."""
     shares = [max(1, size_hint(item.flops)) for item in programs]
     whole: Counter[int] = Counter()
     for item, share in zip(programs, shares, strict=True):

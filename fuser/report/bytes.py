@@ -16,13 +16,13 @@ from fuser.tilegen.program import TileProgram
 
 ALIGNMENT = 256
 READ_AGAIN = 1.5
-"""Times that blocks ask for each byte of what counts as read until the end of a kernel."""
+"""A buffer whose bytes blocks read so many times each counts as read until the kernel ends."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Of a buffer, what lies between the bytes low and high: `read` and `written` of them are, and
-    `asked` are fetched by blocks, each as often as it is."""
+    """A range of a buffer, from byte low to byte high. read, written: how many of
+    its bytes are; asked: bytes that blocks fetch, each counted as often as it is."""
 
     ref: BufferRef
     low: int
@@ -34,7 +34,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Moved:
-    """What one kernel moves. cleared: what is set to zero in front of it."""
+    """What one kernel moves. cleared: what is set to zero before it."""
 
     parts: tuple[Part, ...]
     cleared: tuple[Part, ...] = ()
@@ -61,7 +61,7 @@ class Moved:
 
 
 def addresses_of(program: Program) -> Addresses:
-    """Of a plan whose memory begins at 0."""
+    """Addresses in a plan whose memory begins at 0."""
     layout = lay_out(program)
     return Addresses(0, layout.constants, layout, layout.inputs, layout.outputs)
 
@@ -94,7 +94,7 @@ def _moved(met: Sequence[tuple[int, Reach | None, Reach | None]], launch: Launch
             counts = [(way and way.elements * width) or 0 for way in (reads, writes)]
             asked = reads.fetched * width if reads else 0
             parts.append(Part(ref, low * width, high * width, counts[0], counts[1], asked))
-    if scratch := launch.kernel.workspace_bytes:  # for parts of sums, behind the buffers
+    if scratch := launch.kernel.workspace_bytes:  # for partial sums, after the buffers
         parts.append(Part(launch.arguments[len(met)], 0, scratch, scratch, scratch, scratch))
     cleared = (Part(zero.buffer, 0, zero.bytes, 0, zero.bytes) for zero in launch.zeros)
     return Moved(tuple(parts), tuple(cleared))

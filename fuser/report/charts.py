@@ -18,7 +18,7 @@ from fuser.report.record import Launch, Record
 
 WIDTH = 960.0
 LETTER = 6.3
-"""The width of a letter of a label, about."""
+"""About the width of a letter of a label."""
 BAND = 6.0
 MOST_STRIP = 400
 """Kernels that a strip shows one by one; of more, neighbours of one kind are one."""

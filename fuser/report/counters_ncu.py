@@ -29,7 +29,7 @@ METRICS = {
     "lts__t_bytes.sum": "l2_bytes",
     "gpu__time_duration.sum": "profiler_time_us",
 }
-"""What is asked of ncu, and the names in the report."""
+"""Metrics of ncu, and their names in the report."""
 
 _UNITS = {
     **{f"{prefix}byte": 10**power
@@ -145,7 +145,7 @@ def why_none(output: str, code: int) -> str:
 
 
 def _rights() -> str:
-    """What would permit the counters, of which this process has nothing."""
+    """What would permit the counters, where this process may not read them."""
     status, driver = _read("/proc/self/status"), _read("/proc/driver/nvidia/params")
     held = re.search(r"CapEff:\s*([0-9a-f]+)", status)
     bits = int(held[1], 16) if held else 0

@@ -29,7 +29,7 @@ EVENTS: Mapping[str, tuple[int, int]] = {
 """Name: the event's type and number."""
 
 RUNS = 5
-"""Each count is the median of so many runs."""
+"""Runs that each count is the median of."""
 
 _SYSTEM_CALL = {"x86_64": 298, "aarch64": 241}
 _PINNED, _NO_KERNEL, _NO_HYPERVISOR = 1 << 2, 1 << 5, 1 << 6
@@ -117,7 +117,7 @@ def count_events(
 def _count_run(
     executor: CpuExecutor, inputs: Sequence[np.ndarray], counters: Events
 ) -> list[list[int]]:
-    """Of each launch, the count of each event, less that of a call without one."""
+    """The count of each event for each launch, minus that of a call that launches nothing."""
     found: list[list[int]] = []
 
     def around(launch: int, run: Callable[[], None]) -> None:

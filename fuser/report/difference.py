@@ -13,7 +13,7 @@ from fuser.report.record import Launch, Record
 from fuser.runtime.terminal import table as columns
 
 MOST_ROWS, MOST_LINES = 200, 12
-"""Of the table of a page and of a terminal."""
+"""Rows of the table on a page, and in a terminal."""
 Text = Callable[[Any], str]
 _Place = tuple[str, int]
 """A report and a region of it."""
@@ -73,7 +73,7 @@ def _nodes(record: Record) -> dict[int, set[str]]:
 
 
 def _alike(one: set[str], other: set[str]) -> float:
-    """What two sets share of their union."""
+    """The share of the union that two sets have in common."""
     return len(one & other) / len(one | other)
 
 

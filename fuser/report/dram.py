@@ -24,11 +24,11 @@ from fuser.runtime.plan_report import Bytes
 from fuser.target import Target
 
 PIECES = 64
-"""Of a cache: a piece of memory is no larger than that part."""
+"""Parts of a cache: a piece of memory is no larger than one of them."""
 MOST_STEPS = 3072
 """Pieces that one run meets, about: larger runs have larger pieces."""
 QUANTILES = (-1.4, -0.53, 0.0, 0.53, 1.4)
-"""Of a normal distribution, in standard deviations, each with the same weight."""
+"""Quantiles of a normal distribution, in standard deviations, all of the same weight."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from fuser.report.record import Launch, Record
 
 NODE_HEIGHT, PADDING, HEAD = 22.0, 12.0, 42.0
 MOST_NODES = 1500
-"""Of a drawing; of a larger model regions are drawn without what is in them."""
+"""Nodes that are drawn; a larger model has its regions drawn without their nodes."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from fuser.runtime.terminal import paragraphs, table, width
 from fuser.tilegen.schedule import settings
 
 WIDE = 120
-"""Columns of a terminal from which on nodes stand beside their kernel, not below."""
+"""A terminal of at least so many columns shows nodes beside their kernel, not below it."""
 
 
 def kernel_table(record: Record, *, verbose: bool = False, most: int | None = None) -> str:

@@ -210,7 +210,7 @@ def _centers(
 
 
 def _pull(cell: Cell, other: Cell, widths: Mapping[Cell, float]) -> float:
-    """How much a cell wants to be in line with a neighbour."""
+    """The weight of being in line with a neighbour."""
     if widths[cell]:
         return 1.0 if widths[other] else ASIDE
     return STEM if widths[other] else TRUNK
@@ -220,7 +220,7 @@ def spread(
     wanted: Sequence[float], weights: Sequence[float], apart: Sequence[float]
 ) -> list[float]:
     """The places nearest to the wanted ones, by weighted squares, of which each is at least
-    `apart` behind the one before it: an isotonic regression, by pooling neighbours."""
+    `apart` after the one before it: an isotonic regression, by pooling neighbours."""
     offsets = [0.0]
     for distance in apart:
         offsets.append(offsets[-1] + distance)

@@ -36,12 +36,12 @@ def tag(name: str, *inner: str, **attributes: Any) -> str:
 
 
 def number(value: Any) -> Any:
-    """A float as a coordinate: a tenth is as fine as one sees."""
+    """A float as a coordinate, to a tenth, which is as fine as can be seen."""
     return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else value
 
 
 def titled(text: str) -> str:
-    """What hovering shows, and a screen reader says, of a part of a drawing."""
+    """The text that a pointer shows, and a screen reader says, for a part of a drawing."""
     return tag("title", escaped(text))
 
 
@@ -61,7 +61,7 @@ def table(
     head: Iterable[str], rows: Iterable[Iterable[str]], *, caption: str,
     numbers: Iterable[int] = (), id: str | None = None,
 ) -> str:  # fmt: skip
-    """A table of markup. numbers: the columns that stand to the right."""
+    """A table of markup. numbers: the columns that are aligned to the right."""
     right = set(numbers)
 
     def row(kind: str, cells: Iterable[str]) -> str:

@@ -33,7 +33,7 @@ from fuser.report.verdict import Verdict, of_record
 LIMIT = 1_000_000
 """Bytes of a page."""
 MOST_REFUSALS, MOST_EDGES, MOST_LIFTS = 50, 3, 3
-"""Of one reason."""
+"""Refusals of one reason that the page has, of these shown at once, and advice."""
 MOST_OFF, MOST_ABOVE = 5, 8
 """Kernels off the critical path, and above their roofline, that are named."""
 CARDS = {"kernels": "Kernels", "memory": "Bytes through memory", "DRAM": "Bytes of DRAM",
@@ -57,7 +57,7 @@ def page(record: Record, other: Record | None = None) -> str:
 
 
 def _page(record: Record, other: Record | None, shown: Mapping[int, str], drawn: str) -> str:
-    """The page without what it says of single kernels. Links lead to those that have panels."""
+    """The page without its panels of kernels. Links lead to kernels that have a panel."""
     sections = {
         "summary": ("Summary", _summary(record)),
         "change": ("Change", difference(other, record) if other else ""),
@@ -137,7 +137,7 @@ def _summary(record: Record) -> str:
 
 
 def _facts(record: Record) -> list[str]:
-    """What else is worth knowing of a run, in a few words each."""
+    """Other facts about a run, in a few words each."""
     found, least = [], microseconds(record.total_roofline)
     if latency := record.data.get("latency_ms"):
         median, p90 = (milliseconds(latency[key]) for key in ("median", "p90"))
@@ -255,7 +255,7 @@ def _path(record: Record) -> str:
 
 
 def _above(record: Record) -> str:
-    """A word on kernels that were faster than their roofline."""
+    """A note that names the kernels that were faster than their roofline."""
     found = [one for one in record.launches if one.is_above]
     if not found:
         return ""
@@ -268,7 +268,7 @@ def _above(record: Record) -> str:
 
 
 def _fewer_operations(record: Record) -> str:
-    """A word on kernels that the roofline plot may have above its lines."""
+    """A note that names kernels which may be above the lines of the roofline plot."""
     target = record.target
     peak = max(target.flops_f32, target.flops_f16) * 1e-6 if target else 0.0
     found = [one for one in record.launches if peak and one.flops > 1.001 * peak * one.roofline > 0]
@@ -411,7 +411,7 @@ def _refusal_table(record: Record, groups: Sequence[RefusalGroup]) -> str:
 
 
 def _edges(record: Record, group: RefusalGroup) -> str:
-    """The fusions of a group; of many those of most time, and the others behind a fold."""
+    """The fusions of a group; of many the costliest, and a fold that holds the others."""
     items = []
     for row in group.rows[:MOST_REFUSALS]:
         ends = " → ".join(end(record, name) for name in (row.producer, row.consumer))

@@ -18,14 +18,14 @@ from fuser.tilegen.schedule import settings
 MOST_TEXT = 40_000
 """Bytes of one text of a kernel."""
 MOST_PANELS = 300_000
-"""Bytes of what is said of single kernels, their texts left out."""
+"""Bytes of all panels, without the texts of kernels."""
 MOST_NAMES, MOST_OPEN, MOST_REFUSALS = 200, 8, 6
 _LINK = re.compile(r' href="#k(\d+)"')
 
 
 def panels(record: Record) -> dict[int, str]:
-    """What the page says of single kernels, of those that take longest as many as there is room
-    for. Their texts and the end of the element are left to be added."""
+    """The panels of the kernels that take longest, as many as there is room for. `texts` and
+    the end of the element are to be added."""
     found: dict[int, str] = {}
     space, refusals = MOST_PANELS, refusal_rows(record)
     for one in sorted(record.dearest, key=lambda one: -one.shown_time):
@@ -89,7 +89,7 @@ def _siblings(record: Record, one: Launch) -> str:
 
 
 def _command(record: Record, one: Launch) -> str:
-    """What explains this kernel in a terminal."""
+    """The command that explains this kernel in a terminal."""
     return tag("h4", "In a terminal") + tag("pre", escaped(command(record, one)), class_="command")
 
 
@@ -199,5 +199,5 @@ def end(record: Record, region: str) -> str:
 
 
 def only(text: str, panels: Mapping[int, Any]) -> str:
-    """The markup without links to kernels of which the page has no room to tell."""
+    """The markup without links to kernels that have no panel."""
     return _LINK.sub(lambda found: found[0] if int(found[1]) in panels else "", text)

@@ -11,9 +11,9 @@ from fuser.graph.units import duration
 from fuser.runtime.terminal import printable, shortened, width
 
 DELAY = 1.0
-"""Seconds after which a step is worth a word."""
+"""Seconds after which a step is named."""
 TICK = 1.0
-"""Seconds after which a terminal shows anew how long a step has lasted."""
+"""Seconds between updates of a step's elapsed time in a terminal."""
 
 
 class Progress:
@@ -27,10 +27,10 @@ class Progress:
         self._timer: threading.Timer | None = None
         self._begun = 0.0
         self._shown = 0
-        """How many columns stand on the terminal's line."""
+        """Columns of the terminal's line that are in use."""
 
     def step(self, name: str) -> None:
-        """The work now begun."""
+        """Begin a step."""
         self._stop()
         if self.enabled:
             self._begun = time.monotonic()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, cast
 from fuser.errors import UsageError
 from fuser.report.breakdown import Part, breakdown
 from fuser.runtime.latency import Latency
-from fuser.runtime.plan_report import Device
+from fuser.runtime.plan_report import Device, kernel_names
 from fuser.runtime.savings import Saved, Saving, Traffic, is_slower, savings
 
 MOST_SHOWN = 200
@@ -62,7 +61,7 @@ FIELDS: dict[str, Any] = {
 
 
 def _check(data: Any, path: list[str], kind: Any) -> None:
-    """Raise KeyError, TypeError or ValueError unless what stands at the path is of a type."""
+    """Raise KeyError, TypeError or ValueError unless the value at a path has a type."""
     if not path:
         if kind is _NAMES:
             if not all(isinstance(name, str) for name in list(data)):
@@ -186,7 +185,7 @@ class Record:
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
-        names = own_names((item["kind"], item["region"]) for item in self.data["launches"])
+        names = kernel_names((item["kind"], item["region"]) for item in self.data["launches"])
         return tuple(
             Launch(
                 at, names[at], item["name"], item["region"], item["kind"], tuple(item["nodes"]),
@@ -240,7 +239,7 @@ class Record:
 
     @cached_property
     def target(self) -> Device | None:
-        """What rooflines are of; None where nothing was compiled."""
+        """The device that rooflines describe; None where nothing was compiled."""
         found = self.data.get("target")
         return Device(**found) if found else None
 
@@ -274,7 +273,7 @@ class Record:
 
     @cached_property
     def dearest(self) -> tuple[Launch, ...]:
-        """The kernels that take longest, as many as a page tells of one by one, in launch order."""
+        """The kernels that take longest, at most MOST_SHOWN, in launch order."""
         found = sorted(self.launches, key=lambda one: -one.shown_time)[:MOST_SHOWN]
         return tuple(sorted(found, key=lambda one: one.at))
 
@@ -314,7 +313,7 @@ class Record:
 
     @cached_property
     def homes(self) -> dict[str, int]:
-        """The one region to which each node of the model is put."""
+        """The one region that shows each node of the model."""
         regions: dict[int, tuple[str, ...]] = {}
         for one in self.launches:
             regions.setdefault(one.region, one.nodes)
@@ -334,19 +333,6 @@ class Record:
             for name in one.nodes:
                 found.setdefault(name, {})[one.label] = None
         return {name: list(labels) for name, labels in found.items()}
-
-
-def own_names(kernels: Iterable[tuple[str, int]]) -> list[str]:
-    """A name for each kernel, given as kind and region, that no other has: its region, and a number
-    where a region has several kernels."""
-    found = list(kernels)
-    sizes, seen = Counter(region for _, region in found), Counter[int]()
-    names = []
-    for kind, region in found:
-        seen[region] += 1
-        part = f".{seen[region]}" if sizes[region] > 1 else ""
-        names.append(f"{kind}_{region}{part}")
-    return names
 
 
 def homes(regions: Mapping[int, tuple[str, ...]], reads: Mapping[str, list[str]]) -> dict[str, int]:

@@ -35,7 +35,7 @@ def refusal_rows(record: Record) -> list[RefusalRow]:
 
 
 def _region_times(record: Record) -> dict[str, tuple[float, float]]:
-    """Of each region that was measured the seconds of its kernels, and of their rooflines."""
+    """Seconds of the kernels and of their rooflines, for each region that was measured."""
     found: dict[str, tuple[float, float]] = {}
     for one in record.launches if record.is_measured else ():
         taken, least = found.get(one.label, (0.0, 0.0))

@@ -74,9 +74,9 @@ def _run(record: Record) -> Iterable[dict[str, Any]]:
             "flops": one.flops, "roofline_us": one.roofline, "nodes": ", ".join(one.nodes),
             **{f"schedule.{name}": str(value) for name, value in one.schedule.items()},
         }  # fmt: skip
-        yield _span(one.label, RUN, 0, at, one.shown_time, facts)
+        yield _span(one.own, RUN, 0, at, one.shown_time, facts)
         # The part within the kernel's time, so that events of a track do not overlap.
-        yield _span(one.label, RUN, 1, at, min(one.roofline, one.shown_time), {})
+        yield _span(one.own, RUN, 1, at, min(one.roofline, one.shown_time), {})
         at += one.shown_time
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from fuser.graph.units import byte_size, microseconds
@@ -18,9 +18,9 @@ COMPUTING = ("contraction", "conv", "attention")
 COSTLIEST = 3
 """Kernels that a report has a verdict on."""
 FAR = 3.0
-"""Times the least time from which on neither bytes nor operations bound a kernel."""
+"""A kernel of more than FAR times its least time is bound by neither bytes nor operations."""
 SHORT_US = {"cuda": 10.0, "cpu": 20.0}
-"""A kernel of less is bound by its latency if it is far from its least time."""
+"""A kernel that takes less, and is far from its least time, is bound by latency."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,16 @@ def of_record(record: Record) -> list[Verdict]:
 def verdicts(
     kernels: Sequence[Measured], target: Device, precision: str = "model"
 ) -> list[Verdict]:
-    """Verdicts on the costliest kernels, the costliest first. precision: of the plan."""
+    """Verdicts on the costliest kernels, the costliest first. Advice is given
+    once, to the first kernel that it helps. precision: of the plan."""
     found = sorted(kernels, key=lambda one: -one.time)[:COSTLIEST]
-    return [verdict(one, target, precision) for one in found if one.time]
+    made, said = [], set[str]()
+    for one in found:
+        if one.time:
+            each = verdict(one, target, precision)
+            made.append(replace(each, change="") if each.change in said else each)
+            said.add(each.change)
+    return made
 
 
 def verdict(one: Measured, target: Device, precision: str = "model") -> Verdict:
@@ -122,6 +129,8 @@ def _change(one: Measured, bound: Bound, target: Device, precision: str) -> str:
         return "--precision int8w reads a quarter of the weights; a larger batch shares them"
     if bound in ("bandwidth", "cache"):
         return "a model of 16-bit floats moves half of the bytes"
-    if computes and target.name == "cpu" and precision == "model":
-        return "--precision bf16 multiplies faster where the processor has instructions for it"
-    return "a model of 16-bit floats computes faster" if computes else ""
+    if not computes or target.flops_f16 <= target.flops_f32:
+        return ""
+    if target.name == "cpu" and precision == "model":
+        return "--precision bf16 takes the instructions that this processor has for it"
+    return "a model of 16-bit floats computes faster"

@@ -303,7 +303,7 @@ class Plan(Shown):
             graph = plan.to_networkx(plan.profile_kernels())
             fuser.runtime.critical_path.critical_path(graph)
 
-        A node is a place in the order of launches, and carries name (of its region), symbol (as
+        A node is a place in the order of launches, and carries name (as tables have it), symbol (as
         profilers show it), kind, bytes (through memory), flops, sources (the model's nodes that it
         computes), time_us and measured: whether that is of `times`, or the roofline. An edge is of
         a kind. data: the later kernel reads `bytes` that the earlier one wrote. reuse: it writes

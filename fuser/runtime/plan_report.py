@@ -4,7 +4,8 @@ every number; the functions that find them are in `fuser/report/`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -259,10 +260,11 @@ class Report(Shown):
                 hint="compile the model again",
             )
         made = new_network(self.model)
+        names = kernel_names((one.kind, one.region) for one in self.launches)
         for place, one in enumerate(self.launches):
             measured = one.time_us is not None
             made.add_node(
-                place, name=f"{one.kind}_{one.region}", symbol=one.name, kind=one.kind,
+                place, name=names[place], symbol=one.name, kind=one.kind,
                 sources=one.nodes, bytes=one.boundary.total, flops=one.flops, measured=measured,
                 time_us=one.time_us if measured else one.roofline_us,
             )  # fmt: skip
@@ -380,3 +382,16 @@ class Report(Shown):
 
 def _three(traffic: Traffic) -> dict[str, int]:
     return {"before": traffic.before, "after": traffic.after, "floor": traffic.floor}
+
+
+def kernel_names(kernels: Iterable[tuple[str, int]]) -> list[str]:
+    """A name for each kernel, given as kind and region, that no other has: its region, and a number
+    where a region has several kernels."""
+    found = list(kernels)
+    sizes, seen = Counter(region for _, region in found), Counter[int]()
+    names = []
+    for kind, region in found:
+        seen[region] += 1
+        part = f".{seen[region]}" if sizes[region] > 1 else ""
+        names.append(f"{kind}_{region}{part}")
+    return names

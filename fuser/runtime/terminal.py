@@ -51,6 +51,12 @@ def echo(text: str = "", err: bool = False) -> None:
     click.echo(text, err=err, color=None if has_colours() else False)
 
 
+def notice(text: str) -> None:
+    """Print a note, a warning or an error to stderr: one line, which a terminal gets in as many as
+    it takes."""
+    echo(paragraphs(text, width(sys.stderr)) if sys.stderr.isatty() else text, err=True)
+
+
 def styled(text: str, **style: str | bool) -> str:
     """Text with a colour or weight, as `click.style` names them, where stdout shows it."""
     import click

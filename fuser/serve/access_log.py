@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from urllib.parse import unquote
 
 MOST_LETTERS = 200
-"""Of what a line says of a request: a client may ask for a path without end."""
+"""Letters of a request in a line: clients choose the path, and how long it is."""
 
 AccessLog = Callable[[str], None]
 """What takes a line, without its end."""

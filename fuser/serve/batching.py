@@ -64,7 +64,7 @@ class Batcher:
         self._inbox: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._lanes: dict[Key, _Lane] = {}
         self._seconds: dict[tuple[Key, int], float] = {}
-        """Of the last run, by key and rows."""
+        """How long the last run took, by key and rows."""
         self.waiting = 0
         """Requests that wait or run. It changes on the event loop alone."""
         self._loop = asyncio.get_running_loop()

@@ -17,7 +17,7 @@ from fuser.serve.tensors import Tensor
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """Content-Security-Policy of the page."""
 MOST_VALUES = 32
-"""Of an input in an example for a shell; larger ones have one in Python."""
+"""Values of an input that an example for a shell holds; larger inputs have one in Python."""
 MOST_MODELS = 200
 _HOST = re.compile(r"[A-Za-z0-9.:_-]+|\[[0-9a-fA-F:.]+\](:\d+)?")
 """A host name that needs no quotes in a command."""

@@ -59,7 +59,7 @@ def read_request(model: Model, body: bytes, json_bytes: int | None) -> Request:
 
 
 class _Form(NamedTuple):
-    """What the JSON of a request says. inputs: with the bytes that are theirs behind it, or (size
+    """What the JSON of a request says. inputs: with the bytes of theirs that follow it, or (size
     None) with the values themselves."""
 
     id: str

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pty
 import re
-import struct
-import subprocess
-import sys
-import termios
-from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -21,14 +13,20 @@ from onnx import TensorProto, helper
 from fuser import Plan
 from models import TINY, build, save
 from tests.cli.command import Fuser
+from tests.cli.widths import (
+    AT,
+    FEW,
+    commands,
+    processes,
+    too_long,
+    without_escapes,
+    written,
+)
 
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 OTHER_UNITS = re.compile(
     r"\d ?us\b|\d ?K\b|\d[kKMGT]i?B\b|\bKB\b|[KMGT]iB\b|\d (?:bytes|seconds|MFLOPs)\b|\d[KMG]\b"
 )
 """Spellings that are not those of fuser/graph/units.py."""
-AT = ("--device", "cpu")
-FEW = ("--iterations", "1")
 
 
 @pytest.fixture(scope="module")
@@ -52,30 +50,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {path.stem[:10]: path for path in folder.iterdir()}
 
 
-def commands(model: Path, folder: Path) -> Iterator[tuple[str | Path, ...]]:
-    """Command lines in order: later ones read what earlier ones write."""
-    plan, report, before = folder / "a.plan", folder / "report.json", folder / "before.json"
-    yield "run", model, *AT, *FEW, "--profile", "--compare", "reference", "-o", folder / "out.npz"
-    yield "run", model, *AT, *FEW, "--expect", folder / "out.npz", "--report", folder / "run.json"
-    yield "profile", model, *AT, *FEW, "--report", report
-    yield "profile", model, *AT, *FEW, "--no-fusion", "--report", before
-    yield "report", report
-    yield "report", before, report
-    yield "report", model, *AT, *FEW, "--html", folder / "page.html"
-    yield "explain", model, *AT
-    yield "explain", model, *AT, "--kernel", "0"
-    yield "compile", model, *AT, "-o", plan
-    yield "inspect", plan
-    yield "inspect", plan, "--verbose"
-    yield "inspect", model
-    yield "run", plan, *FEW
-    yield ("bench", model, *AT, *FEW, "--warmup", "0", "--duration", "0", "--against",
-           "onnxruntime", "--csv", folder / "bench.csv")  # fmt: skip
-    yield "cache", "info"
-    yield ("doctor",)
-    yield "explain", model, *AT, "--dynamic"
-
-
 @pytest.mark.parametrize(
     ("name", "columns"), [("bert", 80), ("longlonglo", 80), ("conv_block", 80), ("bert", 140)]
 )
@@ -88,11 +62,12 @@ def test_lines_fit_and_numbers_have_one_style(
     if columns != 80:
         monkeypatch.setenv("COLUMNS", str(columns))
     longest = 0
-    for command in commands(models[name], tmp_path):
+    dim = "sequence" if (name, columns) == ("bert", 80) else ""
+    for command in commands(models[name], tmp_path, dim):
         code, out, err = fuser(*command)
         assert code == 0 and out, (command, err)
         lines = out.splitlines()
-        assert not [line for line in lines if len(line) > columns], command
+        assert not too_long(out, columns) and not too_long(err, 0), command
         assert "\x1b" not in out and not [line for line in lines if line != line.rstrip()]
         other = [line for line in lines if OTHER_UNITS.search(line)]
         assert not other, command
@@ -108,40 +83,42 @@ def test_lines_fit_and_numbers_have_one_style(
         assert not OTHER_UNITS.search(html) and not OTHER_UNITS.search(repr(shown))
 
 
-def in_a_terminal(columns: int, *arguments: str | Path, **variables: str) -> str:
-    """What `python -m fuser` writes into a terminal of that many columns."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    plain = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR")}
-    child = subprocess.Popen(
-        [sys.executable, "-m", "fuser", *map(str, arguments)], stdin=theirs, stdout=theirs,
-        stderr=subprocess.DEVNULL, env={**plain, "TERM": "xterm", **variables},
-    )  # fmt: skip
-    os.close(theirs)
-    read = b""
-    while True:
-        try:
-            part = os.read(ours, 1 << 16)
-        except OSError:  # the other side is closed
-            break
-        if not part:
-            break
-        read += part
-    os.close(ours)
-    assert child.wait() == 0
-    return read.decode().replace("\r\n", "\n")
-
-
 @pytest.mark.parametrize("columns", [80, 140])
 def test_a_terminal_has_its_width_and_colours(models: dict[str, Path], columns: int) -> None:
     variables = {} if columns == 80 else {"NO_COLOR": "1"}
-    told = in_a_terminal(
-        columns, "profile", models["bert"], *AT, *FEW, "--no-counters", **variables
-    )
-    lines = COLOUR.sub("", told).splitlines()
+    told = written(columns, "profile", models["bert"], *AT, *FEW, "--no-counters", **variables)
+    lines = without_escapes(told)
     assert max(map(len, lines)) <= columns
-    assert (max(map(len, lines)) > 80) == (columns > 80)
+    assert (max(map(len, lines)) > 80) == (columns > 80) and not too_long(told, columns)
     assert ("\x1b[1mkernel" in told) == (columns == 80) and ("\x1b" in told) == (columns == 80)
+
+
+def test_servers_and_the_models_command_fit_a_terminal(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    assert written(0, "compile", models["conv_block"], *AT, "-o", tmp_path / "a.plan")
+    for module, words in processes(models["conv_block"], "conv_block", tmp_path):
+        told = written(80, *words, module=module)
+        assert told.strip() and not too_long(told, 80), words
+
+
+def test_a_terminal_wraps_an_error(tmp_path: Path) -> None:
+    at = "/".join(["a folder"] * 20)
+    for columns in (0, 80):
+        told = written(columns, "inspect", tmp_path / at, code=2)
+        assert told.startswith("error: ") and not too_long(told, columns)
+        assert (told.count("\n") == 1) == (not columns)
+
+
+def test_what_is_too_long_is_found() -> None:
+    """Columns are counted, not letters; what a line is begun anew with counts by itself."""
+    wide = "\u7a93" * 3
+    assert too_long(f"abc\n\x1b[1mabcd\x1b[0m\nabcde\n{wide}", 4) == ["abcde", wide]
+    assert too_long("abcd\r    \rabcd\nfuser compile: as long as it is", 4) == []
+    assert too_long("ab\r\nabcde\r\n", 4) == ["abcde"]
+    note = "note: " + "a" * 80
+    assert too_long(note, 0) == [] and too_long(note, 80) == [note]
+    assert too_long("a" * 81, 0) == ["a" * 81]
 
 
 def test_equal_kernels_are_one_row_of_their_own_names(

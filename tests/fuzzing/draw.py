@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.fuzzing.freedom import HALVES, Library, step
-from tests.fuzzing.judge import EPSILON
+from tests.fuzzing.freedom import HALVES, Freedom, Library, run, step
+from tests.fuzzing.judge import EPSILON, same_bits
 from tests.fuzzing.program import EXACT, Input, Program, Statement
 
 Array = np.ndarray[Any, Any]
@@ -20,6 +20,9 @@ MOST_ELEMENTS = 3000
 GREATEST = {"float16": 2e4, "bfloat16": 1e30}
 """A result of 16 bits that is larger is not kept: whether it overflows depends on when it is
 rounded."""
+SETTLED_TRIALS = 12
+"""Evaluations that agree on all bits of a value: of one that is rounded to 16 bits after all, two
+in three differ."""
 INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
 
@@ -90,6 +93,25 @@ class Drawing:
 
     def chance(self, share: float) -> bool:
         return self.random.random() < share
+
+    def is_settled(self, name: str) -> bool:
+        """Whether a value has one right answer, to the last bit: no freedom of the lines so far
+        changes it, and there is no NaN, which has many."""
+        program = Program(tuple(self.inputs), tuple(self.statements), (name,))
+        for which, known in enumerate(self.scopes):
+            wanted = self.library.wide(known[name])
+            if np.isnan(wanted).any():
+                return False
+            for trial in range(SETTLED_TRIALS):
+                fresh = self._fresh(which)
+                freedom = Freedom(self.library, trial, 1.0 + trial % 2, trial % 4 == 1)
+                values = [fresh[given.name] for given in self.inputs]
+                with warnings.catch_warnings(), np.errstate(all="ignore"):
+                    warnings.simplefilter("ignore")
+                    scope = run(program, self.library, values, freedom)
+                if not same_bits(self.library.wide(scope[name]), wanted).all():
+                    return False
+        return True
 
     # lines ----------------------------------------------------------------------------------------
 

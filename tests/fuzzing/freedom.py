@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tests.fuzzing.judge import EPSILON, TINY
-from tests.fuzzing.program import BASIC, EXACT, FOLD, ORDER, SUM, Program, Statement
+from tests.fuzzing.program import BASIC, DOT, EXACT, FOLD, ORDER, SUMS, Program, Statement
 
 Array = np.ndarray[Any, Any]
 
@@ -53,7 +53,7 @@ class Freedom:
 
     def operands(self, statement: Statement, scope: dict[str, Any]) -> dict[str, Any]:
         """What a fold reads instead: its terms, moved by as much as adding them up may cost."""
-        if statement.freedom not in (SUM, FOLD) or self._is_exact(statement, scope):
+        if statement.freedom not in (*SUMS, FOLD) or self._is_exact(statement, scope):
             return {}
         found = {}
         for name in self._floats(statement, scope):
@@ -81,15 +81,15 @@ class Freedom:
             units = 1.0 if half else 0.0
         else:
             units = 1.5 if half else FUNCTION_UNITS
-        if not units and statement.freedom != SUM:
+        if not units and statement.freedom != DOT:
             return value
         wide = self.library.wide(value)
         reach = units * self.wider * EPSILON[dtype] * np.abs(wide)
         unit = TINY[dtype] * units * self.wider
         reach = reach + np.where((wide != 0) | (half and self.zeros), unit, 0.0)
-        if half and statement.freedom in (SUM, FOLD):
+        if half and statement.freedom in (*SUMS, FOLD):
             reach = reach + self._terms(statement, scope)
-        if statement.freedom == SUM:  # whether a sum begins with 0 or with its first term
+        if statement.freedom == DOT:  # whether the sum begins with 0 or with its first term
             wide = np.where(wide == 0, self.rng.choice([0.0, -0.0], wide.shape), wide)
         random = self.rng.uniform(-1, 1, wide.shape)
         with np.errstate(all="ignore"):
@@ -110,7 +110,7 @@ class Freedom:
 
     def _is_exact(self, statement: Statement, scope: dict[str, Any]) -> bool:
         """Whether a sum is one of small whole numbers."""
-        if statement.freedom != SUM:
+        if statement.freedom not in SUMS:
             return False
         bound, count = 1.0, 1
         for name in self._floats(statement, scope):

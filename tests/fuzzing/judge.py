@@ -112,10 +112,10 @@ def wrong_elements(found: Seen, eager: Seen, rivals: Sequence[Array], slack: flo
             low, high = np.minimum(low, rival), np.maximum(high, rival)
         return np.asarray((a < low) | (a > high))
     with np.errstate(all="ignore"):
-        right = _same(a, b)
+        right = same_bits(a, b)
         spread = np.zeros(b.shape)
         for rival in rivals:
-            right |= _same(a, rival)
+            right |= same_bits(a, rival)
             gap = np.abs(rival - b)
             spread = np.fmax(spread, np.where(np.isnan(gap), 0.0, gap))
         unit = EPSILON[eager.dtype] * np.abs(b) + TINY[eager.dtype]
@@ -142,6 +142,6 @@ def _equal(a: Array, b: Array) -> Array:
     return np.asarray((a == b) | (np.isnan(a) & np.isnan(b)))
 
 
-def _same(a: Array, b: Array) -> Array:
-    """Equal, with the sign of zero."""
+def same_bits(a: Array, b: Array) -> Array:
+    """Equal, with the sign of zero. All NaNs are alike."""
     return np.asarray(((a == b) & (np.signbit(a) == np.signbit(b))) | (np.isnan(a) & np.isnan(b)))

@@ -7,8 +7,8 @@ A statement's freedom says how far two right evaluations of it may lie apart:
 - ORDER: the same, but which of two zeros comes first is open (maxima, sorting);
 - BASIC: correctly rounded arithmetic: one answer, but a result of 16 bits may be left unrounded;
 - FUNCTION: a few units in the last place of the result;
-- SUM: terms may be added in any order (sums, means, matmuls), exact where the terms are small whole
-  numbers, but for the sign of a zero;
+- SUM: terms may be added in any order (sums, means), exact where the terms are small whole numbers;
+- DOT: the same, but for the sign of a zero (matmuls, NumPy's running sums: libraries differ there);
 - FOLD: operands and result move by a few units (softmax, norms, variances).
 """
 
@@ -24,7 +24,8 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 EXACT, ORDER, BASIC = "exact", "order", "basic"
-FUNCTION, SUM, FOLD = "function", "sum", "fold"
+FUNCTION, SUM, DOT, FOLD = "function", "sum", "dot", "fold"
+SUMS = (SUM, DOT)
 
 
 @dataclass(frozen=True)

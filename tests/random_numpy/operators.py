@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tests.fuzzing.draw import Drawing
-from tests.fuzzing.program import BASIC, EXACT, FOLD, FUNCTION, ORDER, SUM
+from tests.fuzzing.program import BASIC, DOT, EXACT, FOLD, FUNCTION, ORDER, SUM
 
 DTYPES = ("float32", "float32", "float32", "float64", "float16", "int32", "int64", "int8", "uint8",
           "int16", "uint16", "uint32", "uint64", "bool")  # fmt: skip
@@ -150,7 +150,7 @@ def reduce(d: Drawing) -> None:
 
 def scan(d: Drawing) -> None:
     x = d.pick(lambda n: d.rank(n) > 0)
-    name, freedom = d.random.choice((("cumsum", SUM), ("cumprod", FOLD), ("diff", BASIC)))
+    name, freedom = d.random.choice((("cumsum", DOT), ("cumprod", FOLD), ("diff", BASIC)))
     d.attempt(f"np.{name}({x}, axis={d.axis(x)})", freedom)
 
 
@@ -266,11 +266,11 @@ def product(d: Drawing) -> None:
     y = d.pick(lambda n: d.rank(n) > 0 and not d.is_bool(n))
     rank = d.rank(x)
     if pick == "@":
-        d.attempt(f"{x} @ {y}", SUM)
+        d.attempt(f"{x} @ {y}", DOT)
     elif pick == "@T":
-        d.attempt(f"{x} @ np.swapaxes({x}, -1, -2)", SUM)
+        d.attempt(f"{x} @ np.swapaxes({x}, -1, -2)", DOT)
     elif pick in ("dot", "outer", "inner", "vdot"):
-        d.attempt(f"np.{pick}({x}, {y})", SUM)
+        d.attempt(f"np.{pick}({x}, {y})", DOT)
     elif pick == "einsum":
         letters = "abcd"[:rank]
         kept = "".join(letter for letter in letters if d.chance(0.6))
@@ -278,9 +278,9 @@ def product(d: Drawing) -> None:
         operands = f"{x}, {x}" if "," in other else x
         if rank == 2 and d.chance(0.4):
             other, operands = "ij,kj->ik", f"{x}, {x}"
-        d.attempt(f"np.einsum({other!r}, {operands})", SUM)
+        d.attempt(f"np.einsum({other!r}, {operands})", DOT)
     elif pick == "tensordot":
-        d.attempt(f"np.tensordot({x}, {x}, axes=([{d.axis(x)}], [{d.axis(x)}]))", SUM)
+        d.attempt(f"np.tensordot({x}, {x}, axes=([{d.axis(x)}], [{d.axis(x)}]))", DOT)
     elif pick == "trace":
         d.attempt(f"np.trace({x}, {d.random.randint(-1, 1)})", SUM)
     elif pick == "norm":

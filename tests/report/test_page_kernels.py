@@ -16,6 +16,7 @@ from fuser.report import charts
 from fuser.report.page import page
 from fuser.report.panels import command
 from fuser.report.record import Record
+from fuser.report.trace import trace
 from models import build, save
 from scripts.report_pictures import IMAGES, first_screen, stacked
 
@@ -59,6 +60,18 @@ def test_every_row_has_a_name_and_a_panel_of_its_own(data: dict[str, Any]) -> No
     (both,) = [row for row in rows if "x 2" in row]
     assert "conv_0.2" in both and "conv_1.2" in both and "25.0 µs" in both
     assert "/conv{1,2}/Conv" in both
+
+
+def test_the_critical_path_and_the_trace_have_the_names_of_rows(data: dict[str, Any]) -> None:
+    """Three kernels of one region are three names everywhere."""
+    record, path = Record(data), data["critical_path"]
+    own = [one.own for one in record.launches]
+    assert own == [f"conv_{at // 3}.{at % 3 + 1}" for at in range(6)]
+    told = {one["node"]: one["name"] for one in (*path["kernels"], *path["off"])}
+    assert told == dict(enumerate(own))
+    spans = [event for event in trace(record)["traceEvents"] if event["ph"] == "X"]
+    assert [one["name"] for one in spans if one["tid"] == 1] == own
+    assert [one["name"] for one in spans if one["tid"] == 0][1:] == own
 
 
 def test_algorithms_are_named(data: dict[str, Any]) -> None:

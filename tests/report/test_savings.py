@@ -67,6 +67,19 @@ def test_ratios() -> None:
     assert is_slower(latency(1.03), latency(1.0)) and not is_slower(latency(1.01), latency(1.0))
     assert not is_slower(Latency(9.0, 9.0, 9.0, 4), latency(1.0)), "too few runs"
     assert not is_slower(None, latency(1.0)) and not is_slower(latency(1.0), None)
+    spread = Latency(1.0, 1.2, 1.5, 10)
+    assert is_slower(latency(1.21), spread) and not is_slower(latency(1.19), spread)
+
+
+def test_a_difference_that_runs_have_among_themselves_is_no_loss() -> None:
+    memory, spread = Traffic(100, 150, 50), Latency(1.0, 1.2, 1.5, 10)
+    found = {x.label: x for x in savings(Saving(2, 3), memory, memory, latency(1.1), spread)}
+    assert found["time"].ratio == "1.10x slower" and found["time"].note.startswith("runs vary")
+    assert not found["kernels"].ratio and not found["memory"].ratio and "DRAM" not in found
+    found = {x.label: x for x in savings(Saving(2, 3), memory, memory, latency(1.3), spread)}
+    assert "vary" not in found["time"].note and found["memory"].ratio == "1.50x more"
+    found = {x.label: x for x in savings(Saving(2, 2), memory, memory, latency(0.9), spread)}
+    assert "vary" not in found["time"].note
 
 
 @pytest.mark.parametrize("name", ZOO)

@@ -51,7 +51,8 @@ def test_savings_time_verdicts_kernels(data: dict[str, Any], tmp_path: Path) -> 
 
 def test_a_plan_that_is_slower_and_one_that_never_ran(data: dict[str, Any]) -> None:
     slow = data | {
-        "unfused": data["unfused"] | {"latency_ms": data["latency_ms"] | {"median": 0.02}}
+        "unfused": data["unfused"]
+        | {"latency_ms": data["latency_ms"] | {"median": 0.02, "p90": 0.02}}
     }
     assert " ".join(ADVICE.split()) in " ".join(overview(Record(slow)).split())
     launches = [one | {"time_us": None, "share": None} for one in data["launches"]]

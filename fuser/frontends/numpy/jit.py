@@ -54,7 +54,7 @@ class Traced(Shown):
         self, function: Callable[..., Any], bound: Arguments, name: str, options: CompileOptions,
         given: tuple[Any, ...] = (), method: bool = False,
     ) -> None:  # fmt: skip
-        """given: what stands in front of the arguments of each call: the object of a method."""
+        """given: what comes before the arguments of each call: the object of a method."""
         self._started = time.perf_counter()
         check_device(options.device, options.threads)
         self._bound_tree, self._static = bound.tree, bound.static

@@ -19,7 +19,7 @@ from fuser.frontends.onnx.importer.reader import node_name
 
 NAMESPACE, KERNELS = "namespace", "fuser.kernels"
 MOST_BYTES = (2 << 30) - (1 << 20)
-"""Of a file: protobuf ends at 2 GiB. Larger weights go beside it."""
+"""A file has no more, as protobuf ends at 2 GiB. Larger weights go beside it."""
 
 
 def annotate(

@@ -72,11 +72,11 @@ class Model:
     _graphs: dict[tuple[tuple[str, int], ...], Graph] = field(default_factory=dict)
     _checked: bool = False
     _codes: Store = field(default_factory=dict)
-    """Of weights of few bits, once they were found: graphs of other sizes have them too."""
+    """Weights of few bits that were found: graphs of other sizes have them, too."""
     mapped: MappedModel | None = None
     """Where the data of its large weights are, if the proto is without them."""
     numerics: Numerics = field(default_factory=current_numerics)
-    """Of the graphs that it gives."""
+    """The numerics of the graphs that it gives."""
 
     @property
     def types(self) -> Mapping[str, DType]:

@@ -1,4 +1,4 @@
-"""`InferenceSession`: a model behind the API that users of ONNX Runtime know.
+"""`InferenceSession`: a model with the API that users of ONNX Runtime know.
 
     session = fuser.InferenceSession("model.onnx")
     (logits,) = session.run(None, {"x": array})

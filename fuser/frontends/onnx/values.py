@@ -52,14 +52,14 @@ class OrtValue:
     def ortvalue_from_numpy(
         numpy_obj: Any, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
     ) -> OrtValue:
-        """Of an array (or what is one by its own protocol): without a copy, or a copy on a GPU.
+        """An array (or what is one by its own protocol), without a copy, or a copy on a GPU.
         Raises DeviceError."""
         array = np.ascontiguousarray(host_array(numpy_obj)).reshape(np.shape(numpy_obj))
         return OrtValue(on_gpu(array, device_id) if is_gpu(device_type) else array)
 
     @staticmethod
     def ortvalue_from_numpy_with_onnx_type(data: np.ndarray, onnx_element_type: int) -> OrtValue:
-        """Of the bits of an array: bfloat16 in uint16, say."""
+        """The bits of an array as another type: bfloat16 in uint16, say."""
         return OrtValue(np.ascontiguousarray(data).view(numpy_type(onnx_element_type)))
 
     @staticmethod
@@ -76,7 +76,7 @@ class OrtValue:
 
     @staticmethod
     def from_dlpack(data: Any) -> OrtValue:
-        """Of what has `__dlpack__`, without a copy. Raises UsageError, FeedError."""
+        """What has `__dlpack__`, without a copy. Raises UsageError, FeedError."""
         if not hasattr(data, "__dlpack_device__"):
             raise UsageError(
                 f"a {type(data).__name__} has no __dlpack_device__",

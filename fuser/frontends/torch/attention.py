@@ -182,13 +182,3 @@ def _gradients(
         return NotImplemented
     grouped = q.shape[-3] != k.shape[-3]
     return torch.ops.fuser.attention_backward(grad, out, q, k, v, mask, causal, scale, grouped)
-
-
-def keep_attention_whole(module: torch.fx.GraphModule) -> None:
-    """Let a graph that Dynamo captured call `attention`, in place."""
-    for part in module.modules():
-        if isinstance(part, torch.fx.GraphModule):
-            for node in part.graph.nodes:
-                if node.op == "call_function" and node.target is scaled_dot_product_attention:
-                    node.target = attention
-            part.recompile()

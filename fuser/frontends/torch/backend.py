@@ -34,6 +34,7 @@ from fuser.frontends.torch.module import CompiledModule
 from fuser.frontends.torch.program import FxProgram, Options
 from fuser.frontends.torch.split import Part, split
 from fuser.frontends.torch.views import lift_views
+from fuser.frontends.torch.writes import check_writes
 from fuser.limits import seldom_collected
 
 _log = logging.getLogger("fuser.compile")
@@ -70,16 +71,22 @@ def backend(
 
     options: the fields of `Options`. An operator that cannot be compiled runs in PyTorch, and what
     is around it is compiled in parts; a warning says why: it is not supported, or there is a defect
-    of fuser. In training the forward and the backward graph are compiled apart.
+    of fuser. A graph that writes to elements that share memory (`writes.py`) runs in PyTorch. In
+    training the forward and the backward graph are compiled apart.
     """
     import torch
 
-    from fuser.frontends.torch.attention import keep_attention_whole
+    from fuser.frontends.torch.decompositions import replace_calls
 
     check_keywords("the backend fuser", options or (), [item.name for item in fields(Options)])
     chosen = Options(**(options or {}))
     with seldom_collected():
-        keep_attention_whole(module)
+        try:
+            check_writes(module)
+        except UnsupportedError as error:
+            tell(whole_graph({}, error), set())
+            return module.forward
+        replace_calls(module)
         found: Captured | Declined = Declined("gradients may be wanted")
         if not torch.is_grad_enabled():
             found = _captured(module)

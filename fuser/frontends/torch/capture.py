@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fuser.frontends.torch.handed import Functional
-from fuser.frontends.torch.tensors import is_tensor
+from fuser.frontends.torch.tensors import is_tensor, storage_of
 
 _PLAIN = (type(None), bool, int, float, complex, str, type(Ellipsis))
 """Arguments that are compared by type and text."""
@@ -142,7 +142,7 @@ class _Capture:
             raise _Unknown(f"argument {node.name} is a {type(example).__name__}")
         made = self.graph.placeholder(node.name)
         made.meta["val"] = example
-        storage = storages.setdefault(_storage(example), next(self.fresh))
+        storage = storages.setdefault(storage_of(example), next(self.fresh))
         return _Value(made, example, _like(example), storage)
 
     def _finish(self, results: Any, inputs: list[_Value], places: list[Any]) -> Captured:
@@ -156,6 +156,8 @@ class _Capture:
                 raise _Unknown("a result that is no tensor")
             returned.append(value)
             self._check(value)
+            if _lies(value.node.meta["val"]) != _lies(value.fake):
+                raise _Unknown("a result whose new value lies otherwise in memory")
             if value.storage in taken:
                 raise _Unknown("a result that shares memory with an argument or another result")
             taken.add(value.storage)
@@ -322,8 +324,8 @@ def _described(result: Any, fakes: Sequence[Any]) -> Any:
     import torch
 
     if isinstance(result, torch.Tensor):
-        storages = [_storage(fake) for fake in fakes]
-        at = _storage(result)
+        storages = [storage_of(fake) for fake in fakes]
+        at = storage_of(result)
         operand = storages.index(at) if at in storages else None
         return _Made(None, operand, operand is not None and _like(result) == _like(fakes[operand]))
     if isinstance(result, _SEQUENCES):
@@ -356,9 +358,9 @@ def _like(x: Any) -> Hashable:
     return x.ndim, *sizes, x.dtype, x.device
 
 
-def _storage(x: Any) -> int:
-    """The memory that a tensor lies in."""
-    return int(x.untyped_storage()._cdata)
+def _lies(x: Any) -> list[int]:
+    """The strides that say where the elements of a tensor are."""
+    return [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size != 1]
 
 
 def _key(nest: Any, operands: dict[_Value, int]) -> Hashable:

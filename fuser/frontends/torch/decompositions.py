@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -56,7 +57,11 @@ def _traced(training: bool) -> Mapping[Any, Callable[..., Any]]:
 def _changed(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     import torch
 
-    for name in ("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"):
+    # As `alias` a detached result is a view for autograd: a gradient is wanted of it once one is
+    # wanted of what it shares its memory with.
+    for name in (
+        "scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu", "detach",
+    ):  # fmt: skip
         table.pop(getattr(torch.ops.aten, name).default, None)
     taken_apart = [getattr(torch.ops.aten, name) for name in ("dist", "grid_sampler_2d", "ldexp")]
     table.update(torch._decomp.get_decompositions(taken_apart))
@@ -64,10 +69,59 @@ def _changed(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., An
     smooth = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
     names = [getattr(torch.ops.aten, name).vec for name in smooth]
     table.update(torch._decomp.get_decompositions(names))
+    table[torch.ops.aten.select_scatter.default] = _select_scatter
+    table[torch.ops.aten.linalg_vector_norm.default] = _vector_norm
+    table[torch.ops.aten.special_ndtr.default] = normal_distribution
     table[torch.ops.aten.mkldnn_rnn_layer.default] = _lstm_layer
     table[torch.ops.aten._thnn_fused_lstm_cell.default] = lstm_cell
     table[torch.ops.aten._thnn_fused_gru_cell.default] = gru_cell
     return table
+
+
+def _select_scatter(x: Any, source: Any, axis: int, index: Any) -> Any:
+    """In the dtype of x; PyTorch's own parts promote both."""
+    import torch
+
+    return torch._refs.select_scatter(x, source.to(x.dtype), axis, index)
+
+
+def _vector_norm(
+    x: Any, order: Any = 2, axes: Any = None, keep: bool = False, *, dtype: Any = None
+) -> Any:
+    """The operator itself with axes from the front: before PyTorch 2.12 its shape for others is
+    wrong if their sizes are 1."""
+    import torch
+
+    if not axes or min(axes) >= 0:
+        return NotImplemented
+    places = [axis % max(x.ndim, 1) for axis in axes]
+    norm = torch.ops.aten.linalg_vector_norm.default
+    return norm(x, order, places, keep, dtype=dtype)
+
+
+def replace_calls(module: Any) -> None:
+    """Let a graph that Dynamo captured call functions of fuser, in place: what AOTAutograd would
+    take apart before it looks at a table."""
+    import torch
+
+    from fuser.frontends.torch.attention import attention
+
+    found = {
+        torch.nn.functional.scaled_dot_product_attention: attention,
+        torch.special.ndtr: normal_distribution,
+    }
+    for part in module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            for node in part.graph.nodes:
+                if node.op == "call_function" and node.target in found:
+                    node.target = found[node.target]
+            part.recompile()
+
+
+def normal_distribution(x: Any) -> Any:
+    """The distribution function of a standard normal variable. PyTorch adds 1 and an error function
+    near -1, of which few digits are left."""
+    return (x * -math.sqrt(0.5)).erfc() * 0.5
 
 
 def lstm_cell(

@@ -96,7 +96,7 @@ def _words(seed: torch.Tensor, number: int, shape: list[int]) -> tuple[torch.Ten
 # What PyTorch's operators become -----------------------------------------------------------------
 
 _BITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
-"""Of the significand: no number is rounded up to 1."""
+"""Bits of the significand: no number is rounded up to 1."""
 
 
 def _drawn(shape: Any, device: Any, dtype: Any) -> Any:

@@ -13,6 +13,7 @@ from fuser.frontends.torch.importer.registry import dtype_of
 from fuser.frontends.torch.program import FxProgram, Options
 from fuser.frontends.torch.saved import Record, save
 from fuser.frontends.torch.tensors import is_tensor
+from fuser.frontends.torch.writes import check_writes
 from fuser.runtime.plan import Plan
 from fuser.runtime.plan_report import Report
 
@@ -31,6 +32,7 @@ class CompiledProgram:
     def __init__(self, exported: Any, options: Options, name: str = "") -> None:
         from torch.export.graph_signature import InputKind, OutputKind
 
+        check_writes(exported.graph_module)
         shapes = _result_shapes(exported)
         self._exported = exported = exported.run_decompositions(exported_decompositions())
         if _result_shapes(exported) != shapes:

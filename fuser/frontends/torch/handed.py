@@ -17,7 +17,14 @@ from functools import cached_property
 from itertools import combinations, starmap
 from typing import Any
 
-from fuser.frontends.torch.layouts import Layout, are_apart, count, layout_of, overlaps
+from fuser.frontends.torch.layouts import (
+    Layout,
+    are_apart,
+    count,
+    dense_layout_of,
+    layout_of,
+    overlaps,
+)
 from fuser.frontends.torch.tensors import is_tensor
 from fuser.frontends.torch.views import Lifted, is_size, is_view, view_maker
 
@@ -27,7 +34,8 @@ _SAME_ORDER = ("alias", "reshape", "squeeze", "unsqueeze", "view", "_unsafe_view
 
 class Demand(Enum):
     """What is asked of a result. EXACT: the strides of the traced program, and a view where that
-    has one. DENSE: the strides, if that takes no copy. VALUE: any tensor of its values."""
+    has one. DENSE: the same order of axes in memory, without gaps. VALUE: any tensor of its
+    values."""
 
     EXACT = "exact"
     DENSE = "dense"
@@ -233,8 +241,7 @@ class _Search:
             return layout_of(value)
         if place >= len(self.results) or self.asked.demand(place) is not Demand.DENSE:
             return None
-        found = layout_of(value)
-        return found if found is not None and found.order is not None else None
+        return dense_layout_of(value)
 
     def _views(self, places: Sequence[int], left: Sequence[Any]) -> Views:
         ends: dict[Any, Any] = {node: (True, place) for node, place in self.inputs.items()}

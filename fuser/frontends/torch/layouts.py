@@ -66,6 +66,18 @@ def layout_of(value: Any) -> Layout | None:
         return Layout(order, None)
 
 
+def dense_layout_of(value: Any) -> Layout | None:
+    """The layout of a traced tensor, where that has gaps or overlaps the one without them whose
+    axes have the same order in memory: that of what PyTorch computes of it element by element."""
+    found = layout_of(value)
+    if found is None or found.order is not None:
+        return found
+    axes = range(len(value.shape))
+    strides = [hint(stride) for stride in value.stride()]
+    order = tuple(sorted(axes, key=lambda axis: -strides[axis]))
+    return None if order == tuple(axes) else Layout(order, None)
+
+
 def row_major(shape: Sequence[Any]) -> list[Any]:
     """The strides that PyTorch gives to a new tensor; sizes may be open."""
     import torch

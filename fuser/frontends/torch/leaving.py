@@ -33,7 +33,7 @@ class Leaving:
 
 
 def around_nodes(left: Mapping[str, Leaving]) -> str:
-    """Of a graph that is compiled but for these nodes."""
+    """The note on a graph that is compiled but for these nodes."""
     return (
         f"fuser leaves operators to PyTorch: {_operators(left.values())}. What is around them is "
         "compiled in parts; between these, tensors go through memory"
@@ -41,7 +41,7 @@ def around_nodes(left: Mapping[str, Leaving]) -> str:
 
 
 def whole_graph(left: Mapping[str, Leaving], error: Exception | None = None) -> str:
-    """Of a graph of which nothing is compiled: for an error of all of it, or for these nodes."""
+    """The note on a graph of which nothing is compiled: for an error, or for these nodes."""
     if error is not None:
         return f"fuser leaves a graph to PyTorch: {_why(error)}"
     return f"fuser leaves a graph to PyTorch: {_operators(left.values())}. It has little else"
@@ -83,7 +83,9 @@ def _operators(left: Collection[Leaving]) -> str:
     texts = []
     for (name, why), (first, count) in found.items():
         often = f" ({count} times)" if count > 1 else ""
-        texts.append(f"{name}{often} {why}{_place(first.node)}{_advice(first)}")
+        place = place_of(first.node)
+        where = f" ({place})" if place else ""
+        texts.append(f"{name}{often} {why}{where}{_advice(first)}")
     more = len(texts) - MOST_NAMED
     return "; ".join([*texts[:MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
 
@@ -100,11 +102,11 @@ def _advice(left: Leaving) -> str:
     return f", {hint}" if hint else ""
 
 
-def _place(node: Any) -> str:
+def place_of(node: Any) -> str:
     """The line of the program that a node comes from, or its module, where PyTorch knows it."""
     found = _PLACE.findall(node.meta.get("stack_trace") or "")
     if found:
         file, line, function, code = found[-1]
-        return f" ({file}:{line}, in {function}: {code.strip()})"
+        return f"{file}:{line}, in {function}: {code.strip()}"
     modules = list((node.meta.get("nn_module_stack") or {}).values())
-    return f" (in {modules[-1][0]})" if modules else ""
+    return f"in {modules[-1][0]}" if modules else ""

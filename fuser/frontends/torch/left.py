@@ -59,7 +59,7 @@ def as_declared(x: Any, declared: Any) -> Any:
 
 
 def _strides(value: Any) -> tuple[int, ...] | None:
-    """Of a tensor whose sizes and strides are known, and which has elements beside each other."""
+    """The strides of a strided tensor whose sizes and strides are known; None for others."""
     if not is_tensor(value) or not hasattr(value, "stride") or str(value.layout) != "torch.strided":
         return None
     strides = tuple(value.stride())

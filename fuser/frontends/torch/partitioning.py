@@ -26,10 +26,22 @@ def partition(joint: Any, *arguments: Any, num_fwd_outputs: int, **named: Any) -
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     number_draws(joint)
+    _forget_detached(joint)
     keep_compared(joint, num_fwd_outputs)
     return min_cut_rematerialization_partition(
         joint, *arguments, num_fwd_outputs=num_fwd_outputs, **named
     )
+
+
+def _forget_detached(joint: Any) -> None:
+    """Read operands where detached ones are read: a joint graph has all gradients already. What is
+    returned stays detached, so that no gradient is wanted of it."""
+    import torch
+
+    for node in joint.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
+        node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: user.op != "output")
+        if not node.users:
+            joint.graph.erase_node(node)
 
 
 def keep_compared(joint: Any, count: int) -> None:

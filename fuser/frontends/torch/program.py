@@ -284,7 +284,7 @@ class FxProgram:
         return _Compiled(Imported(imported.graph, results), plan, inputs, layouts)
 
     def _open_key(self, place: int, x: Any) -> Hashable:
-        """Of what is the same at all sizes."""
+        """A key of what an argument has in common at all sizes."""
         if not is_tensor(x):
             return None if self._sizes.shapes[place] is not None else (type(x), x)
         return x.dtype, place in self._static
@@ -395,7 +395,7 @@ class FxProgram:
         return _Compiled(Imported(imported.graph, results), plan, tuple(inputs), layouts)
 
     def _layouts_of(self, results: Sequence[Any], sizes: Mapping[str, int]) -> dict[int, Layout]:
-        """Of outputs of the plan, by number."""
+        """Layouts of outputs of the plan, by number."""
         return {
             entry: self._layouts[place].at(sizes)
             for place, entry in enumerate(results)

@@ -96,9 +96,9 @@ class _Splitter:
         }  # fmt: skip
         self.level = self._levels()
         self.wanted: dict[int, set[Any]] = {}
-        """Of each part the nodes that others read."""
+        """For each part, its nodes that others read."""
         self.plain: dict[int, set[Any]] = {}
-        """Of each part that computes nothing the nodes that others read: PyTorch makes them."""
+        """The same for parts that compute nothing: PyTorch makes these nodes."""
 
     def split(self) -> Split:
         output = self.nodes[-1]

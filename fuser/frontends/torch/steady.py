@@ -26,7 +26,7 @@ MOST_OWN_BYTES = 4 << 20
 Asking PyTorch for it takes longer than anything else in a call but the launch."""
 
 HOST_ALIGNMENT = 64
-"""Of what kernels of a CPU write to."""
+"""The alignment of what kernels of a CPU write to."""
 
 _NONE: Mapping[int, Layout] = MappingProxyType({})
 
@@ -104,7 +104,7 @@ def _spaced(compute: Call, layouts: Mapping[int, Layout]) -> Call:
             x = made[number]
             strides = layout.strides_for(x.shape)
             like = torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device)
-            # Of elements in the same place one is written: they are equal.
+            # One of the elements in the same place is written: they are equal.
             once = tuple(slice(0, 1) if not stride else slice(None) for stride in strides)
             like[once].copy_(x[once])
             made[number] = like
@@ -241,7 +241,7 @@ class _Maker:
     def of(
         cls, shape: Sequence[int], dtype: Any, where: Any, strides: Sequence[int] | None = None
     ) -> _Maker:
-        """Of tensors of these strides; None: row-major. where: the GPU; None: in host memory."""
+        """Makes tensors of these strides; None: row-major. where: the GPU; None: in host memory."""
         import torch
 
         if strides is None:
@@ -256,7 +256,7 @@ class _Maker:
 
 
 def _maker(spec: TensorSpec, where: Any, layout: Layout | None) -> _Maker:
-    """Of an output. layout: of the result that it is, its axes in the order of memory; None:
+    """Makes an output. layout: that of the result it is, its axes in the order of memory; None:
     row-major, as where the elements have gaps."""
     import torch
 
@@ -292,8 +292,8 @@ def _reordered(x: Any, layout: Layout, order: Sequence[int]) -> Any:
 
 
 def _workspace(plan: Plan, where: Any) -> _Maker:
-    """Of the memory between the kernels of one run: PyTorch's, which gives it to the next plan or
-    operator as soon as this run is on the stream."""
+    """Makes the memory between the kernels of one run. It is PyTorch's, which gives it to the next
+    plan or operator as soon as this run is on the stream."""
     import torch
 
     return _Maker.of((plan.workspace_bytes,), torch.uint8, where)

@@ -58,6 +58,11 @@ def version(tensor: Any) -> int:
     return 0 if tensor.is_inference() else int(tensor._version)
 
 
+def storage_of(tensor: Any) -> int:
+    """The memory that a tensor lies in: equal for views of one another."""
+    return int(tensor.untyped_storage()._cdata)
+
+
 def to_tensor(array: np.ndarray) -> Any:
     """A tensor in the memory of an array."""
     import torch

@@ -80,6 +80,8 @@ def _evaluate_cumsum(arrays: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]
         wide = np.flip(wide, axis)
     fold = _RUNNING[attrs.get("fn", "sum")]
     total = fold.accumulate(wide, axis=axis, dtype=wide.dtype)
+    if fold is np.add:
+        total = total + total.dtype.type(0)  # a sum begins with 0: one of nothing but -0 is 0
     if attrs.get("exclusive", False):
         # Shifted, not total - x: that would turn inf into nan.
         total = np.roll(total, 1, axis)
@@ -130,7 +132,7 @@ def _evaluate_window(arrays: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]
             )
         ]
         if result is None:
-            result = part.copy()
+            result = part.copy() if maximum else part + part.dtype.type(0)  # sums begin with 0
         elif maximum:
             np.maximum(result, part, out=result)
         else:

@@ -12,6 +12,7 @@ from fuser.graph.dims import Dim, DimExpr
 from fuser.graph.ir import Node, Value
 from fuser.graph.passes.rewrite import join_origins, producer
 from fuser.graph.passes.rule import Example, Operands, Rule, Sample, rule
+from fuser.graph.passes.rules_arithmetic import is_nonnegative
 from fuser.graph.sizes import same_shape
 
 
@@ -373,7 +374,11 @@ def merge_pad(b: Builder, node: Node, operands: Operands) -> Value | None:
 
 
 def _reduced(name: str) -> Example:
-    return Example(lambda s: s.b.emit(name, s.tensor(3, 1), axes=(1,)), ("float", "int"))
+    def make(s: Sample) -> Value:
+        x = s.tensor()
+        return s.b.emit(name, s.b.reshape(x, (*x.type.shape, 1)), axes=(1,))
+
+    return Example(make, ("float", "int"))
 
 
 @rule(
@@ -382,11 +387,14 @@ def _reduced(name: str) -> Example:
     *(_reduced(name) for name in ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod")),
 )
 def reduce_of_one(b: Builder, node: Node, operands: Operands) -> Value | None:
-    """A reduction over dims of 1 only -> reshape; over no axes -> x."""
+    """A reduction over dims of 1 only -> reshape; over no axes -> x; of a float sum + 0."""
     (x,) = operands
     if any(x.type.shape[axis] != 1 for axis in node.attrs["axes"]):
         return None
-    return b.reshape(x, node.output.type.shape)
+    found = b.reshape(x, node.output.type.shape)
+    if node.op != "reduce_sum" or not x.dtype.is_float or is_nonnegative(x):
+        return found
+    return b.emit("add", found, b.full(0.0, found.type))
 
 
 RULES: tuple[Rule, ...] = (

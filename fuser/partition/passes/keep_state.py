@@ -104,9 +104,10 @@ def keep_state(graph: Graph, pairs: Sequence[tuple[str, str]]) -> tuple[Graph, l
 def _overwriting(
     past: Value, present: Value, uses: Mapping[Value, Sequence[Node]], results: Set[Value]
 ) -> Node | None:
-    """The scatter that makes an output of the input, where nobody else reads the input. uses: the
-    nodes that read each value of the graph; results: its outputs."""
-    node = present.node
+    """The scatter that makes an output of the input, where nobody else reads the input. A state of
+    rank 0 has no rows that would stay. uses: the nodes that read each value of the graph; results:
+    its outputs."""
+    node = present.node if past.type.rank else None
     while node is not None and node.op == "reshape":
         node = node.inputs[0].node
     if node is None or node.op != "scatter" or node.attrs.get("reduction", "none") != "none":

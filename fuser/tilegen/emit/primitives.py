@@ -15,6 +15,7 @@ from fuser.graph import walks
 from fuser.graph.ir import Node, Value
 from fuser.graph.ops.collective import COLLECTIVES
 from fuser.graph.ops.registry import PRIMITIVES
+from fuser.graph.passes.rules_arithmetic import is_nonnegative
 from fuser.graph.sizes import certain, is_symbolic
 from fuser.tilegen.emit.constants import progression, uniform
 from fuser.tilegen.emit.maps import (
@@ -343,9 +344,14 @@ def _reduce(em: Emission, node: Node, coords: Coords) -> Piece:
             return _reduce_chunks(em, node, coords, fn, total)
         x, k, _ = _whole_row(em, node, coords)
         axis = _frame_axis(k)
-        if axis is None:
-            return x
-        return em.reduce(fn, neutral_tail(em, fn, x, k, total), axis)
+        if axis is not None:
+            x = em.reduce(fn, neutral_tail(em, fn, x, k, total), axis)
+        return from_zero(em, x) if fn == "sum" and not is_nonnegative(node.inputs[0]) else x
+
+
+def from_zero(em: Emission, total: Piece) -> Piece:
+    """A sum, which begins with 0 and not with its first term: one of nothing but -0 is 0."""
+    return em.map("add", total, Piece(total.dtype, splat=0.0)) if total.dtype.is_float else total
 
 
 def _reduce_chunks(em: Emission, node: Node, coords: Coords, fn: ReduceFn, total: int) -> Piece:
@@ -439,7 +445,9 @@ def _cumsum(em: Emission, node: Node, coords: Coords) -> Piece:
     identity = identity_of(fn, node.output.dtype.compute)
     if total == 1:
         x = em.tile(node.inputs[0], coords)
-        return Piece(x.dtype, splat=identity) if node.attrs.get("exclusive", False) else x
+        if node.attrs.get("exclusive", False):
+            return Piece(x.dtype, splat=identity)
+        return from_zero(em, x) if fn == "sum" else x
     carried = em.running.get(node)
     if axis is None or (k != em.reduction_axes.get(total) and carried is None):
         raise LoweringError("cumsum needs its axis whole in a tile", where=em.region.name)
@@ -474,9 +482,10 @@ def _window(em: Emission, node: Node, coords: Coords) -> Piece:
     """Pooling: the taps of the window, unrolled; those of a long window in a loop."""
     window: tuple[int, ...] = node.attrs["window"]
     if product(window) <= MOST_UNROLLED:
-        result = _taps(em, node, coords, [range(extent) for extent in window], None)
-        assert result is not None
-        return result
+        start = None
+        if node.attrs["fn"] == "sum" and not is_nonnegative(node.inputs[0]):
+            start = Piece(node.output.dtype.compute, splat=_window_identity(node))
+        return _taps(em, node, coords, [range(extent) for extent in window], start)
     x = node.inputs[0]
     axes = tuple(sorted(frozenset[int]().union(*(c.axes() for c in coords))))
     start = Piece(x.dtype.compute, axes, splat=_window_identity(node))

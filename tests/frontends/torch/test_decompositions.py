@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -59,3 +61,40 @@ def test_a_table_is_its_callers() -> None:
     assert whole.keys() < parts.keys()
     whole.clear(), parts.clear()
     assert aten.ldexp.Tensor in decompositions().keys() & training_decompositions().keys()
+
+
+class _OldPrims:
+    """`torch._prims_common` whose axes stay as they are given."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch._prims_common, name)
+
+    def canonicalize_dims(self, _: int, axes: Any, *__: Any) -> Any:
+        return tuple(axes)
+
+
+NORMS = [
+    *itertools.product([(5, 1), (1, 8), (1, 1), (2, 1, 3)], [1, 2, 3, float("inf"), 0, -2]),
+    *itertools.product([(3, 1, 0, 1)], [1, 2, 3]),  # others have no value over no elements
+]
+
+
+@pytest.mark.parametrize(("shape", "order"), NORMS)
+def test_norms_over_axes_from_the_end(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], order: float
+) -> None:
+    """PyTorch before 2.12 gives shapes that are wrong there, for axes of size 1."""
+    monkeypatch.setattr(torch._refs.linalg, "utils", _OldPrims())
+    torch._dynamo.reset()
+    x = torch.linspace(-1.0, 2.0, int(np.prod(shape))).reshape(shape)
+
+    def f(x: Any) -> list[Any]:
+        axes = [axis for axis in range(-len(shape), 0) if x.shape[axis]]
+        norms = [torch.norm(x, p=order, dim=axis) for axis in axes]
+        kept = [torch.linalg.vector_norm(x, order, dim=[a], keepdim=True) * 1 for a in axes]
+        return [*norms, *kept, torch.linalg.vector_norm(x, order, dim=(-1, 0)) if x.numel() else x]
+
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        found = torch.compile(f, backend="fuser", fullgraph=True)(x)
+    torch.testing.assert_close(found, f(x))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -113,3 +115,39 @@ def test_who_reads_the_old_rows_reads_them(device: str) -> None:
         wanted[:, 1:2] = x
         torch.testing.assert_close(run(cache, x, at), old)
         torch.testing.assert_close(cache, wanted)
+
+
+def _index(x: Any) -> Any:
+    return torch.zeros_like(x, dtype=torch.int64)
+
+
+NUMBERS: dict[str, Any] = {
+    "scatter_ of a number": lambda x: x.scatter_(0, _index(x), 2),
+    "scatter_ of a tensor": lambda x: x.scatter_(-1, _index(x), x * 3),
+    "scatter_ at one index": lambda x: x.scatter_(0, torch.tensor([0]), x.reshape(1) * 3),
+    "scatter_add_": lambda x: x.scatter_add_(0, _index(x), x * 1),
+    "scatter_reduce_": lambda x: x.scatter_reduce_(0, _index(x), x * 2, "prod"),
+    "index_fill_": lambda x: x.index_fill_(0, torch.tensor([0]), 3),
+    "index_copy_": lambda x: x.index_copy_(0, torch.tensor(0), x * 5),
+    "index_add_": lambda x: x.index_add_(0, torch.tensor(0), x * 5),
+    "masked_fill_": lambda x: x.masked_fill_(x > 0, 7),
+    "assigned to": lambda x: operator.setitem(x, ..., 4),
+    "copy_": lambda x: x.copy_(x + 1),
+    "read as well": lambda x: (x * 2, x.scatter_(0, _index(x), 2), x + 1),
+    "a view of one element": lambda x: x.view(1).index_copy_(0, torch.tensor([0]), x.view(1) * 5),
+}
+"""Changes of a tensor without axes."""
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", list(NUMBERS))
+def test_a_single_number_is_changed(name: str, dynamic: bool) -> None:
+    def f(x: Any, y: Any) -> Any:
+        return NUMBERS[name](x), y * x
+
+    given, other = [[torch.tensor(1.5), torch.arange(6.0)] for _ in range(2)]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "fuser leaves")
+        found = torch.compile(f, backend="fuser", dynamic=dynamic)(*given)
+    wanted = f(*other)
+    torch.testing.assert_close((found, given), (wanted, other), rtol=0, atol=0)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+mpmath = pytest.importorskip("mpmath")
 
 from torch.nn import functional  # noqa: E402
 
+import fuser  # noqa: E402
 from tests.frontends.torch.compared import (  # noqa: E402
     assert_as_eager,
     assert_gradients_as_eager,
     compiled,
 )
+from tests.random_torch.check import Module  # noqa: E402
 
 pytestmark = pytest.mark.export
 
@@ -119,6 +124,66 @@ def test_gamma(dtype: Any) -> None:
         found, exact = compiled(gammas, x), gammas(x.double())
     for one, wanted in zip(found, exact, strict=True):
         torch.testing.assert_close(one, wanted.to(dtype), equal_nan=True)
+
+
+def test_gammas_logarithm_has_the_digits_of_float64() -> None:
+    """Beside 40 digits, over its range and near its roots; of negative numbers, where it is the
+    difference of two logarithms, as exact as these are."""
+    places = np.random.default_rng(0)
+    near = [root + sign * 10.0**-k for root in (1, 2) for sign in (1, -1) for k in range(1, 12)]
+    some = [*places.uniform(0, 3, 80), *places.uniform(3, 20, 40), *10 ** places.uniform(1, 9, 20)]
+    x = np.array([*near, *some, *places.uniform(-6, 0, 60), 1.0, 2.0, 0.5, 1.5, 2.5, 10.0])
+    with torch.no_grad():
+        found = compiled(torch.lgamma, torch.tensor(x))
+    with mpmath.workdps(40):
+        for one, at in zip(found.tolist(), x.tolist(), strict=True):
+            exact = mpmath.log(abs(mpmath.gamma(at)))
+            parts = abs(mpmath.loggamma(1 - at)) + 4 if at < 0 else 0
+            assert abs(one - exact) <= 6 * 2.0**-52 * (abs(exact) + parts), at
+
+
+def near(found: Any, wanted: Any, units: Any) -> bool:
+    """Whether found lies so many units in the last place from wanted, which is float64."""
+    kind = torch.finfo(found.dtype)
+    reach = (wanted.abs() * kind.eps + kind.tiny * kind.eps) * units
+    return bool(((found.double() - wanted).abs() <= reach).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_log_gamma_near_its_roots_and_between(dtype: Any) -> None:
+    steps = torch.logspace(-12, -1, 23, dtype=torch.float64)
+    apart = torch.linspace(0.01, 30.0, 301, dtype=torch.float64)
+    positive = torch.cat([1 - steps, 1 + steps, 2 - steps, 2 + steps, apart, steps]).to(dtype)
+    with torch.no_grad():
+        found, mirrored = compiled(lambda x: (torch.lgamma(x), torch.lgamma(-x)), positive)
+    right, left = (torch.lgamma(x.double()) for x in (positive, -positive))
+    assert near(found, right, 3.0)
+    fine = left.isfinite()  # of two logarithms that may cancel
+    assert near(mirrored[fine], left[fine], 3.0 * (1 + (1 + right[fine].abs()) / left[fine].abs()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_tails_keep_their_digits(dtype: Any) -> None:
+    """Of the normal distribution and its relatives: what is left is rounding of the argument, by
+    the square of which they fall."""
+    x = torch.linspace(-12.0, 12.0, 97).to(dtype)
+
+    def tails(x: Any) -> tuple[Any, ...]:
+        y = torch.special.ndtr(x)
+        return y, torch.special.log_ndtr(x), torch.erfc(x / 2), torch.special.erfcx(x / 2)
+
+    below = [math.erfc(-v * math.sqrt(0.5)) / 2 for v in x.tolist()]
+    above = [math.erfc(v * math.sqrt(0.5)) / 2 for v in x.tolist()]
+    rows = zip(x.tolist(), below, above, strict=True)
+    logs = [math.log(a) if v < 1 else math.log1p(-b) for v, a, b in rows]
+    falling = [math.erfc(v / 2) for v in x.tolist()]
+    scaled = [math.exp(v * v / 4) * math.erfc(v / 2) for v in x.tolist()]
+    with torch.no_grad():
+        exported = fuser.compile(Module(tails), example_inputs=(x,), device="cpu")(x)
+        for found in (compiled(tails, x), exported):
+            for one, exact in zip(found, (below, logs, falling, scaled), strict=True):
+                assert near(one, torch.tensor(exact, dtype=torch.float64), 6.0 + x.double() ** 2)
+    assert_gradients_as_eager(torch.special.ndtr, x.requires_grad_())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

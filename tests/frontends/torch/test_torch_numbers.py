@@ -67,6 +67,26 @@ def test_diagonals_of_any_offset(shape: tuple[int, ...], offset: int) -> None:
     _check(lambda x: x.diagonal(offset=offset) * 2, [[torch.randn(shape)]])
 
 
+OF_DIAGONALS: dict[str, Callable[[Any], Any]] = {
+    "times its sum": lambda d: d.sum(-1, keepdim=True) * d,
+    "less its maximum": lambda d: d - d.amax(-1, keepdim=True),
+    "softmax": lambda d: torch.softmax(d, -1),
+    "its norm": lambda d: d / (d.norm() + 1),
+}
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("name", OF_DIAGONALS)
+def test_reductions_of_diagonals_of_open_sizes(name: str, rank: int) -> None:
+    """The step between elements of a diagonal follows from the columns."""
+
+    def f(x: Any) -> Any:
+        return OF_DIAGONALS[name](x.diagonal(0, -2, -1))
+
+    shapes = ((9, 16), (5, 7), (16, 9))
+    _check(f, [[torch.randn((2,) * (rank - 2) + shape)] for shape in shapes], dynamic=True)
+
+
 def _put(x: Any, index: Any, value: Any) -> Any:
     x[index] = value
     return x
@@ -122,3 +142,52 @@ def test_a_number_is_copied_into_an_argument(number: float, dtype: torch.dtype) 
 def test_a_number_beyond_a_dtype_wraps_around(number: int, dtype: torch.dtype) -> None:
     """As the bits of a copy do."""
     _check(lambda x: x.to(dtype).copy_(number) * 1, [[torch.randn(3, 4)]])
+
+
+@pytest.mark.parametrize("exponent", [True, False, 0, 2, 3, 5])
+def test_powers_of_booleans(exponent: int) -> None:
+    given = torch.tensor([True, False, True])
+    _check(lambda x: torch.pow(x, exponent) + 0.5, [[given]])
+    _check(lambda x: (torch.pow(x, torch.tensor(exponent)) if exponent > 1 else x) + 0.5, [[given]])
+
+
+COMPARISONS = (torch.eq, torch.ne, torch.lt, torch.le, torch.gt, torch.ge)
+
+
+@pytest.mark.parametrize("number", [-1, 255, 300, -129, 70000, 7])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.bool])
+def test_a_number_beside_integers_wraps_around(number: int, dtype: torch.dtype) -> None:
+    def f(x: torch.Tensor) -> list[torch.Tensor]:
+        results = [compare(x, number) for compare in COMPARISONS] + [number >= x, number < x]
+        if dtype is torch.bool:
+            return results
+        rest = [
+            torch.fmod(x, number),
+            torch.remainder(x, number),
+            x // number,
+            x % number,
+            x + number,
+            number - x,
+            x * number,
+            torch.add(x, number, alpha=3),
+            x.sub(x, alpha=-1),
+        ]
+        return results + rest
+
+    x = torch.tensor([0, 1, 2, 6, 7, 43, 44, 45, 126, 127, 128, 254, 255, -1, -7, -128])
+    x = torch.cat([x, x + 4464]).to(dtype)
+    _check(f, [[x]])
+
+
+@pytest.mark.parametrize("alpha", [0, 1, -1, 2, True, False])
+def test_a_factor_beside_booleans(alpha: int) -> None:
+    """Whether it is 0 says it all."""
+    x, y = torch.tensor([True, False, True, False]), torch.tensor([True, True, False, False])
+    _check(
+        lambda x, y: (
+            torch.add(x, y, alpha=alpha),
+            torch.add(x, True, alpha=alpha),
+            x.clone().add_(y, alpha=alpha),
+        ),
+        [[x, y]],
+    )

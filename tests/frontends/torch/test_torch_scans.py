@@ -95,3 +95,15 @@ def test_gradients() -> None:
         return *found, torch.cumprod(x, 1), torch.logcumsumexp(x, 1)
 
     assert_gradients_as_eager(every, drawn(3, 6).requires_grad_())
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_zeros_of_logarithms_of_sums(size: int, dtype: Any) -> None:
+    x = torch.tensor([-0.0, -INF, -0.0, 1.0, NAN][:size], dtype=dtype).reshape(1, size)
+
+    def signs(x: Any) -> list[Any]:
+        sums = [torch.logcumsumexp(x, 1), torch.logsumexp(x, 1), torch.logaddexp(x, x - INF)]
+        return [torch.signbit(y).logical_and(y == 0) for y in sums]
+
+    assert_as_eager(signs, x)

@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import fuser  # noqa: E402
 from tests.frontends.torch.compared import (  # noqa: E402
     assert_as_eager,
     assert_gradients_as_eager,
@@ -131,3 +132,29 @@ def test_gradients_of_replicated_edges_of_vectors(padding: tuple[int, int]) -> N
 
     assert_gradients_as_eager(padded, numbers(2, 3, 4).requires_grad_())
     assert_gradients_as_eager(padded, numbers(3, 5).bfloat16().requires_grad_())
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.float16, torch.float32])
+@pytest.mark.parametrize("source", [torch.bool, torch.int64, torch.float64])
+@pytest.mark.parametrize("by", ["call", "module"])
+def test_sources_of_another_dtype_become_the_written(dtype: Any, source: Any, by: str) -> None:
+    """As copies do, whichever of the two is wider."""
+
+    def every(x: Any, y: Any) -> tuple[Any, ...]:
+        return (
+            torch.select_scatter(x, y[:, 0], 1, -2),
+            torch.select_scatter(x, y[2], 0, 1),
+            torch.slice_scatter(x, y[:, 1:3], 1, 2, 4),
+            torch.slice_scatter(x, y[:, ::2], 1, 0, 4, 2),
+            torch.diagonal_scatter(x, y.diagonal()),
+            torch.as_strided_scatter(x, y[0, :3], (3,), (2,), 1),
+        )
+
+    x, y = numbers(3, 4).to(dtype), numbers(3, 4, seed=1).to(source)
+    if by == "call":
+        assert_as_eager(every, x, y)
+        return
+    module = torch.nn.Module()
+    module.forward = every
+    compiled = fuser.compile(module, example_inputs=(x, y), device="cpu")
+    torch.testing.assert_close(compiled(x, y), every(x, y), rtol=0, atol=0)

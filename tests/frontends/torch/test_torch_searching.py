@@ -138,3 +138,36 @@ def test_medians_of_any_length() -> None:
     assert_as_eager(lambda x: [x[:, :n].nanmedian(1).values for n in sizes], rows)
     assert_as_eager(lambda x: [*x.median(0), *x.nanmedian(0)], rows.nan_to_num(9).int())
     assert_as_eager(lambda x: [*x.median(0), *x.nanmedian(0), x.median()], torch.tensor(NAN))
+
+
+SELECTIONS: dict[str, Any] = {
+    "kthvalue": lambda x: torch.kthvalue(x, 2, dim=1),
+    "median": lambda x: torch.median(x, dim=1),
+    "nanmedian": lambda x: torch.nanmedian(x, dim=1),
+    "topk": lambda x: torch.topk(x, 2, dim=1),
+    "sort": lambda x: torch.sort(x, dim=1),
+    "min": lambda x: torch.min(x, dim=1),
+    "max": lambda x: torch.max(x, dim=1),
+}
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_gradients_of_ties_go_where_the_indices_say(name: str) -> None:
+    """Which of equal elements is selected is open in PyTorch, but for min and max: the first."""
+
+    def selected(x: Any) -> tuple[Any, Any]:
+        return tuple(SELECTIONS[name](x))
+
+    x = torch.tensor([[0.5, 0.5, 1, 0.5], [2, 1, 1, 2], [0, -0.0, 0, 3]], requires_grad=True)
+    wanted = selected(x)[0]
+    run = torch.compile(selected, backend="fuser")
+    values, places = run(x)
+    assert torch.equal(values, wanted)
+    column = (values.shape[0], -1)
+    values, places = values.reshape(column), places.reshape(column)
+    assert torch.equal(x.gather(1, places), values)
+    weights = torch.arange(1.0, values.numel() + 1).reshape(values.shape)
+    (found,) = torch.autograd.grad(values, x, weights)
+    assert torch.equal(found, torch.zeros_like(x).scatter(1, places, weights))
+    if name in ("min", "max"):
+        assert torch.equal(places.flatten(), selected(x)[1])

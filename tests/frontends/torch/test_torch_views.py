@@ -4,6 +4,7 @@ strides they have, and what is written to them afterwards, at fixed and at open 
 from __future__ import annotations
 
 import random
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,6 +12,9 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+
+import fuser  # noqa: E402
+from fuser.errors import UnsupportedError  # noqa: E402
 
 pytestmark = [pytest.mark.export, pytest.mark.filterwarnings("ignore:.*treespec.*")]
 nn, F = torch.nn, torch.nn.functional
@@ -237,6 +241,126 @@ def test_what_is_written_to_a_view_is_written_to_the_argument(grad: bool, dynami
             assert whole.sum(1).tolist() == [0.0, *[width - 1.0] * 4]
 
 
+def _assigned(v: Any, at: Any, value: Any) -> None:
+    v[at] = value
+
+
+SHARED: dict[str, Function] = {
+    "a mask of an expanded": lambda x: _assigned(y := x[0].expand(3, 5), y > 0, 3.0),
+    "a mask of a broadcast number": lambda x: _assigned(
+        y := torch.broadcast_to(x[0, 0], (4,)), y > -9, 1.0
+    ),
+    "a row of an expanded": lambda x: _assigned(x[:1].expand(3, 5), 0, 2.0),
+    "indices of an expanded": lambda x: _assigned(x[0].expand(3, 5), torch.tensor([1, 2]), 7.0),
+    "an element, added to": lambda x: x[0].expand(3, 5)[1].add_(1),
+    "a row in place": lambda x: torch.relu_(x[0].expand(3, 5)[1]),
+    "a row by inplace": lambda x: F.relu(x[0].expand(3, 5)[1], inplace=True),
+    "a row by inplace, by position": lambda x: F.relu(x[0].expand(3, 5)[1], True),
+    "a row by out": lambda x: torch.mul(x[1], 2, out=x[0].expand(3, 5)[1]),
+    "overlapping rows": lambda x: x.as_strided((3, 2), (1, 1)).mul_(2),
+    "windows": lambda x: x.unfold(1, 2, 1).zero_(),
+    "a window": lambda x: _assigned(x.unfold(1, 2, 1), (0, 1), 5.0),
+    "windows that leave a column out": lambda x: x.unfold(1, 2, 2).mul_(2),
+    "a view twice away": lambda x: x[:2].unsqueeze(0).expand(2, 2, 5).transpose(0, 1)[0][1].neg_(),
+}
+"""Writes to elements of which several are one in memory, and to windows with gaps."""
+
+REASON = "several elements are one in memory|leave some elements out"
+
+
+def _as_eager(f: Function, make: Callable[[], Any], dynamic: bool | None = None) -> list[str]:
+    """What fuser warns of; results and arguments are compared with eager PyTorch."""
+    x, y = make(), make()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found, wanted = torch.compile(f, backend="fuser", dynamic=dynamic)(x), f(y)
+    torch.testing.assert_close((found, x), (wanted, y), rtol=0, atol=0)
+    return [str(w.message) for w in caught if str(w.message).startswith("fuser leaves")]
+
+
+@pytest.mark.parametrize(("name", "grad"), [(n, bool(i % 2)) for i, n in enumerate(SHARED)])
+def test_writes_to_elements_that_share_memory_are_those_of_pytorch(name: str, grad: bool) -> None:
+    def f(x: Any) -> Any:
+        y = x * 2
+        SHARED[name](y)
+        SHARED[name](x)
+        return y + 1, x.sum(0)
+
+    make = lambda: torch.arange(15.0).reshape(3, 5) - 4.5  # noqa: E731
+    with torch.set_grad_enabled(grad):
+        (told,) = _as_eager(f, make)
+    assert re.search(REASON, told) and "(at " in told
+
+    class Module(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return f(x)
+
+    with pytest.raises(UnsupportedError, match=REASON):
+        fuser.compile(Module(), example_inputs=(make(),), device="cpu")
+
+
+APART: dict[str, Function] = {
+    "the tensor that is expanded": lambda x: (x.expand(2, 3, 5) * 2, x.add_(1)),
+    "a clone of an expanded": lambda x: x[0].expand(3, 5).clone().mul_(x),
+    "expanded to what it is": lambda x: x.expand(3, 5).mul_(2),
+    "one row": lambda x: x[:1].expand(1, 5).mul_(2),
+    "rows apart": lambda x: x.as_strided((2, 2), (5, 2)).mul_(2),
+    "windows apart": lambda x: x.unfold(1, 5, 5).mul_(2),
+    "turned": lambda x: _assigned(x.mT, (slice(1, 3), 0), 4.0),
+    "a diagonal": lambda x: x.diagonal().mul_(3),
+}
+"""Writes to elements that are apart, near tensors whose elements are not."""
+
+
+@pytest.mark.parametrize(("name", "dynamic"), [(n, bool(i % 2)) for i, n in enumerate(APART)])
+def test_writes_to_elements_that_are_apart_are_compiled(name: str, dynamic: bool) -> None:
+    def f(x: Any) -> Any:
+        return APART[name](x), x.sum(0)
+
+    with torch.no_grad():
+        assert _as_eager(f, lambda: torch.arange(15.0).reshape(3, 5) - 4.5, dynamic) == []
+
+
+SCATTERED: dict[str, Function] = {
+    "select_scatter": lambda v: torch.select_scatter(v, v.select(-1, 0) * 2, -1, 0),
+    "slice_scatter": lambda v: torch.slice_scatter(v, v[:, :1] * 2, 1, 0, 1),
+    "diagonal_scatter": lambda v: torch.diagonal_scatter(v, v.diagonal() * 2),
+    "as_strided_scatter": lambda v: torch.as_strided_scatter(v, v[:, 0] * 2, (4,), (1,), 0),
+    "a method": lambda v: v.slice_scatter(v[1:] * 2, 0, 1),
+}
+"""Operators whose result has the strides of their operand."""
+
+
+@pytest.mark.parametrize("name", list(SCATTERED))
+def test_updates_of_copies_whose_elements_share_memory(name: str) -> None:
+    def f(x: Any) -> Any:
+        return SCATTERED[name](x.as_strided((4, 2), (1, 1))) + 1
+
+    with torch.no_grad():
+        (told,) = _as_eager(f, lambda: torch.arange(15.0) + 1)
+        assert re.search(REASON, told)
+        g = lambda x: SCATTERED[name](x.as_strided((4, 2), (2, 1))) + 1  # noqa: E731
+        assert _as_eager(g, lambda: torch.arange(15.0) + 1) == []
+
+
+def test_writes_to_tensors_whose_sizes_data_decide() -> None:
+    def f(x: Any) -> Any:
+        y = x[x > 0].clone()
+        return y.mul_(2).sum()
+
+    def g(x: Any) -> Any:
+        y = x[x > 0]
+        v = y[:, None].expand(-1, 2)
+        v[v > 1] = 7
+        return y.sum()
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True), torch.no_grad():
+        make = lambda: torch.arange(5.0) - 2  # noqa: E731
+        assert not any("one in memory" in text for text in _as_eager(f, make))
+        (told,) = _as_eager(g, make)
+        assert "one in memory" in told
+
+
 STRIDES: dict[str, tuple[Function, Function]] = {
     "channels_last": (lambda: _image(), lambda x: x * 2),
     "channels_last, a convolution": (
@@ -277,6 +401,59 @@ def test_results_have_the_strides_of_the_traced_program(name: str, dynamic: bool
     assert found.stride() == traced
     assert found.shape == f(x).shape
     torch.testing.assert_close(found, f(x))
+
+
+DETACHED: dict[str, Function] = {
+    "beside a row": lambda y: (y.detach(), y[0]),
+    "after a row": lambda y: (y[0], y.detach()),
+    "beside what is viewed": lambda y: (y.detach(), y),
+    "beside a view of all": lambda y: (y.detach(), y.mT),
+    "beside what is computed": lambda y: (y.detach(), y.exp()),
+    "twice": lambda y: (y.detach(), y.detach(), y[1:]),
+    "of another shape": lambda y: (y.detach().exp(), y.flatten(), y[0]),
+}
+
+
+@pytest.mark.parametrize(("name", "dynamic"), [(n, bool(i % 2)) for i, n in enumerate(DETACHED)])
+def test_detached_results_want_no_gradient(name: str, dynamic: bool) -> None:
+    f = lambda x: DETACHED[name](x.sin() * 2)  # noqa: E731
+    x, other = (torch.arange(6.0).reshape(2, 3).requires_grad_() for _ in range(2))
+    found, wanted = torch.compile(f, backend="fuser", dynamic=dynamic)(x), f(other)
+    assert [y.requires_grad for y in found] == [y.requires_grad for y in wanted]
+    for results in (found, wanted):
+        torch.autograd.backward([y.sum() for y in results if y.requires_grad])
+    torch.testing.assert_close((found, x.grad), (wanted, other.grad))
+    found[0].detach().fill_(3)  # what is detached is in the same memory
+    wanted[0].detach().fill_(3)
+    torch.testing.assert_close(found, wanted)
+
+
+OF_HIDDEN: dict[str, Function] = {
+    "diagonal": lambda x: x.diagonal(),
+    "transposed": lambda x: x.transpose(0, 1),
+    "transposed, steps": lambda x: x.transpose(0, 1)[:, ::2],
+    "permuted": lambda x: x.permute(2, 0, 3, 1)[1:],
+    "select": lambda x: x.permute(3, 2, 1, 0).select(2, 1),
+    "windows": lambda x: x.unfold(0, 2, 2),
+}
+MADE_OF_VIEWS: dict[str, list[Function]] = {
+    "written": [lambda x: x.fill_(2), lambda x: x.mul_(2), lambda x: x.copy_(x * 3), torch.relu_],
+    "left to PyTorch": [torch.special.i0, lambda x: torch.special.i0(torch.special.i0(x) + 1)],
+}
+
+
+@pytest.mark.parametrize("made", MADE_OF_VIEWS)
+@pytest.mark.parametrize("name", OF_HIDDEN)
+def test_strides_of_what_is_made_of_a_view_of_a_hidden_tensor(name: str, made: str) -> None:
+    def f(x: Any) -> Any:
+        return [make(OF_HIDDEN[name](x * 2)) for make in MADE_OF_VIEWS[made]]
+
+    compiled = torch.compile(f, backend="fuser")
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "fuser leaves operators")
+        for rows in (5, 3):  # of an open size, then
+            x = torch.randn(rows, 7, 4, 2)
+            assert all(map(_alike, compiled(x.clone()), f(x)))
 
 
 def test_results_of_training_in_channels_last() -> None:

@@ -216,7 +216,7 @@ def fused_matmul_activation(b: Builder, node: OnnxNode) -> Value:
 
 
 def _scaled_matmul(b: Builder, node: OnnxNode) -> Value:
-    """alpha * op(A) @ op(B); transBatch moves the first axis behind the batch axes."""
+    """alpha * op(A) @ op(B); transBatch moves the first axis after the batch axes."""
     operands = []
     for index, side in enumerate("AB"):
         x = node.operand(index)

@@ -209,7 +209,7 @@ def _rotate_at(
 @onnx_op("GroupQueryAttention", domain=MICROSOFT)
 def group_query_attention(b: Builder, node: OnnxNode) -> list[Value | None]:
     """Causal attention with shared heads. Row r of the batch has seqlens_k[r] + 1 keys in all; the
-    new ones follow those of the cache that count, and what is behind them is padding."""
+    new ones follow those of the cache that count, and what follows them is padding."""
     heads, groups = node.required("num_heads"), node.required("kv_num_heads")
     query, key, value = node.operand(0), node.optional(1), node.optional(2)
     past_key, past_value = node.optional(3), node.optional(4)

@@ -123,7 +123,7 @@ def tensor_scatter(b: Builder, node: OnnxNode) -> Value:
     cache, update, start = node.operand(0), node.operand(1), node.optional(2)
     axis = node.axis(node.attr("axis", -2), cache.type.rank)
     shape, length = cache.type.shape, update.type.shape[axis]
-    count = product(shape[:axis])  # caches that are written alike, one behind the other
+    count = product(shape[:axis])  # caches that are written alike, one after the other
     at = b.iota((count, length), 1)
     if start is not None:
         begin = b.broadcast(b.cast(start, dtypes.i64), (*shape[:axis], length), (0,))

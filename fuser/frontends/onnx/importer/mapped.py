@@ -29,7 +29,7 @@ LARGE = 1 << 16
 """Bytes of a weight that is mapped; smaller ones are read with the message."""
 
 MOST_FIELDS, MOST_DIMS = 1 << 20, 64
-"""Of one message: beyond them a walk in Python takes longer than reading the file does."""
+"""Limits of one message: beyond them a walk in Python takes longer than reading the file."""
 
 _GRAPH, _INITIALIZER = 7, 5
 _DIMS, _DATA_TYPE, _NAME, _RAW_DATA, _DOC_STRING = 1, 2, 8, 9, 12

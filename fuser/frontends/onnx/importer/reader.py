@@ -64,7 +64,7 @@ def import_onnx(
     values: inputs that are constants from here on; the graph has no input of that name.
     weights: arrays of initializers that the model, already checked, has without data (load_mapped).
     seen: called after each node of the model was written out.
-    Every ONNX node becomes primitives; shape arithmetic is followed and leaves no nodes behind.
+    Every ONNX node becomes primitives; shape arithmetic is followed and leaves no nodes.
     `graph.source` records the nodes as they stood in the model.
     Raises what load_model raises; UsageError for an unknown name in dims; one UnsupportedOpError
     that lists every unsupported node; ShapeError and InvalidModelError that name the node.
@@ -103,7 +103,7 @@ class _Reader:
         self.weights = weights
         self.opsets = _opsets(model)
         self.graph = Graph(name=model.graph.name or "model")
-        # Names of a subgraph hide those outside of it: each scope is a map in front of the others.
+        # Names of a subgraph hide those outside of it: each scope is a map before the others.
         self.values: ChainMap[str, Value] = ChainMap()
         self.held = {tensor.name: tensor for tensor in model.graph.initializer}
         self.initializers: ChainMap[str, onnx.TensorProto] = ChainMap(self.held)

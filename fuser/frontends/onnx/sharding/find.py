@@ -1,5 +1,5 @@
 """Where a graph can be divided by columns, then rows: pairs of matmuls with weights between which
-every rank works on its own columns, so that one all-reduce behind the second is all they exchange.
+every rank works on its own columns, so that one all-reduce after the second is all they exchange.
 
     x ─ matmul (columns) ─ bias, GELU ─ matmul (rows) ─ all-reduce                feed-forward
     x ─ q, k, v (columns) ─ heads, softmax, heads ─ matmul (rows) ─ all-reduce    attention
@@ -21,7 +21,7 @@ from fuser.graph.sharding.wishes import Marks, constant_values
 
 @dataclass(frozen=True)
 class Pair:
-    """Matmuls divided by columns and those behind them that are divided by rows. columns: with the
+    """Matmuls divided by columns and those after them that are divided by rows. columns: with the
     factors of the last axis of their results; rows: with those of the last axis of their operands.
     outputs, inputs: of the graph, in the layouts that ranks make and read."""
 

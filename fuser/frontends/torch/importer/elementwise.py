@@ -27,9 +27,12 @@ from fuser.graph.rounding import as_stored
 
 def _binary(op: str, boolean: str = "") -> Handler:
     def handler(b: Builder, x: Any, y: Any, alpha: Any = 1) -> Value:
-        dtype = promote(x, y, *(() if alpha == 1 else (alpha,)))
+        dtype = promote(x, y)
         left, right = as_operands(b, (x, y), dtype)
-        if alpha != 1:
+        if dtype is dtypes.bool_:
+            if not alpha:
+                right = b.scalar(False, dtype)
+        elif alpha != 1:
             right = b.map("mul", right, alpha) if isinstance(right, Value) else right * alpha
         return b.map(boolean if boolean and dtype is dtypes.bool_ else op, left, right)
 
@@ -196,7 +199,9 @@ def floor_divide(b: Builder, x: Any, y: Any) -> Value:
 
 @aten("pow")
 def power(b: Builder, x: Any, y: Any) -> Value:
-    return numeric.power(b, *as_values(b, (x, y), promote(x, y)))
+    dtype = promote(x, y)  # PyTorch traces that of booleans as integers
+    dtype = dtypes.i64 if dtype is dtypes.bool_ else dtype
+    return numeric.power(b, *as_values(b, (x, y), dtype))
 
 
 @aten("atan2")

@@ -199,9 +199,9 @@ def keeps_digits(dtype: DType, operand: Any) -> bool:
 
 
 def as_operands(b: Builder, operands: Sequence[Any], dtype: DType) -> list[Any]:
-    """Operands of a map in one dtype; numbers stay numbers, which `Builder.map` keeps whole, but
-    for one beside no tensor."""
-    if not any(isinstance(x, Value) for x in operands):
+    """Operands of a map in one dtype. Beside a tensor of floats numbers stay numbers, which
+    `Builder.map` keeps whole; integer dtypes they wrap around, as PyTorch has it."""
+    if dtype.is_integer or not any(isinstance(x, Value) for x in operands):
         return list(as_values(b, operands, dtype))
     return [b.cast(x, dtype) if isinstance(x, Value) else x for x in operands]
 

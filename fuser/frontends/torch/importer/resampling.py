@@ -23,7 +23,7 @@ from fuser.graph.windows import reduce_windows
 from fuser.limits import check_table
 
 Bounds = tuple[np.ndarray, np.ndarray]
-"""Of windows along an axis: where they begin and end, int64."""
+"""Where windows along an axis begin and end, int64."""
 
 
 def _adaptive(n: int, size: int) -> Bounds:

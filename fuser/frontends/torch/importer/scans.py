@@ -73,4 +73,7 @@ def logcumsumexp(b: Builder, x: Value, axis: int) -> Value:
         return numeric.logaddexp(b, before, after)
 
     wide = b.cast(x, dtypes.f64) if x.dtype is dtypes.f32 else compose.stash(b, x)
+    wide = b.map(
+        "add", wide, b.scalar(0.0, wide.dtype)
+    )  # the sum with -inf that PyTorch begins with
     return b.cast(by_doubling(b, wide, at, combine, -np.inf), x.dtype)

@@ -14,6 +14,11 @@ def erfc(b: Builder, x: Value) -> Value:
     return special.erfc(b, b.cast(x, to_float(x.dtype)))
 
 
+@aten("special_erfcx")
+def erfcx(b: Builder, x: Value) -> Value:
+    return special.erfcx(b, b.cast(x, to_float(x.dtype)))
+
+
 @aten("lgamma")
 def lgamma(b: Builder, x: Value) -> Value:
     return special.lgamma(b, b.cast(x, to_float(x.dtype)))

@@ -102,7 +102,7 @@ def _quantile(
         step = high - low  # where the ends are equal infinities NaN, as NumPy has it
         found = np.where(weight >= 0.5, high - step * (1 - weight), low + step * weight)
     if floats:
-        last = ordered[..., -1:]  # NaN are sorted behind all numbers
+        last = ordered[..., -1:]  # NaN come after all numbers
         missing = np.isnan(ordered[..., :1]) if skip else np.isnan(last)
         found = np.where(missing, np.nan, found)
     found = np.moveaxis(found, -1, 0)

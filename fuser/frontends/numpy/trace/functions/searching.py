@@ -24,7 +24,7 @@ def _vector(name: str, x: Any) -> Value:
 
 
 def _before(element: Any, wanted: Any, side: str) -> Any:
-    """Whether an element stands in front of the place; NaN is more than all numbers."""
+    """Whether an element comes before the place; NaN is more than all numbers."""
     if wanted.dtype.kind in "iub":
         return element < wanted if side == "left" else element <= wanted
     if side == "left":
@@ -33,11 +33,11 @@ def _before(element: Any, wanted: Any, side: str) -> Any:
 
 
 def _place(ordered: Any, wanted: Any, side: str) -> Any:
-    """How many elements of a sorted vector stand in front of each of `wanted`; int64."""
+    """How many elements of a sorted vector come before each of `wanted`; int64."""
     size = ordered.shape[0]
     if size <= _COMPARED:
         return np.sum(_before(ordered, wanted[..., None], side), axis=-1)
-    # Elements in front of the place, in steps of halves: those before `low` are, and no other ones
+    # Elements before the place, in steps of halves: those before `low` are, and no other ones
     # than the next `step` can be.
     low = np.zeros_like(wanted, dtype=np.int64)
     step = 1 << (size.bit_length() - 1)
@@ -230,7 +230,7 @@ def unique(
     size: Any = None, fill_value: Any = None,
 ) -> Any:  # fmt: skip
     """size (the array API namespace alone, spelled as JAX has it): how many elements the result
-    has; behind the distinct ones stands `fill_value`, by default the least of them."""
+    has; `fill_value`, by default the least of them, follows the distinct ones."""
     if size is None:
         raise depends_on_data("unique", "x.__array_namespace__().unique(x, size=n)")
     if axis is not None:

@@ -56,7 +56,7 @@ def put_along_axis(arr: Any, indices: Any, values: Any, axis: Any) -> None:
 
 @array_function("fill_diagonal")
 def fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
-    """Of a matrix; one value, or one for each element."""
+    """Only for a matrix. val: one value, or one for each element."""
     target = _target("fill_diagonal", a)
     if target.ndim != 2 or wrap:
         raise TraceError("fill_diagonal of other than matrices, or with wrap, cannot be traced")
