@@ -29,7 +29,8 @@ ROOTS = (
 """What a program that runs plans asks for."""
 LEFT_OUT = (
     "fuser.backend.cpu", "fuser.frontends.compile", "fuser.frontends.torch", "fuser.partition",
-    "fuser.pipeline.compiler", "fuser.pipeline.compiled", "fuser.pipeline.reporting", "fuser.report",
+    "fuser.pipeline.compiler", "fuser.pipeline.compiled", "fuser.pipeline.reporting",
+    "fuser.report",
 )  # fmt: skip
 """What compiles, and what files of PyTorch's modules need; `fuser.load` says so without it."""
 NEEDS = ("ml_dtypes", "numpy")
