@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -21,15 +21,13 @@ from fuser.graph.dims import substitute
 from fuser.graph.evaluate import bind_shape
 from fuser.graph.ir import TensorType
 from fuser.pipeline.devices import check_device
+from fuser.pipeline.options import CompileOptions, quiet
 from fuser.pipeline.source import GraphSource, symbols
 from fuser.pipeline.variants import Variant, Variants, source_of
 from fuser.runtime.device_tensors import DeviceArray
 from fuser.runtime.feeds import check_feeds, check_names
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import TensorSpec
-
-if TYPE_CHECKING:
-    from fuser.pipeline.options import CompileOptions, quiet
 
 MOST_PLANS = 64
 """Plans that are kept; the one unused for longest goes first."""
