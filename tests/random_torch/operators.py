@@ -171,7 +171,7 @@ def reduce(d: Drawing) -> None:
             where += ", keepdim=True"
         if name in ("var", "std") and d.chance(0.5):
             ending = ", correction=0"
-        if name == "sum" and d.chance(0.1):
+        if name == "sum" and d.chance(0.1) and is_exact_in_float(d, x):
             ending = ", dtype=torch.float32"
         text = f"torch.{name}({x}{where}{ending})"
     d.attempt(text, freedom)
@@ -283,6 +283,12 @@ def is_defined(d: Drawing, x: str, dtype: str) -> bool:
     return all(bool((v.abs() < 100).all()) for v in values) and not (  # NaN is not less
         dtype == "uint8" and any(bool((v < 0).any()) for v in values)
     )
+
+
+def is_exact_in_float(d: Drawing, x: str) -> bool:
+    """Whether whole numbers stay so in float32: of greater ones that cancel the order shows."""
+    values = [scope[x].detach() for scope in d.scopes]
+    return not d.is_whole(x) or all(bool((v.double().abs() < 2**20).all()) for v in values)
 
 
 def has_nan(d: Drawing, x: str) -> bool:
