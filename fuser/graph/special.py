@@ -70,8 +70,8 @@ def erfc(x: Term) -> Term:
 
 @_in_double
 def lgamma(x: Term) -> Term:
-    """The logarithm of |gamma(x)|; infinite at 0, -1, -2, ... Of positive x it has nearly all digits
-    of float64, near its roots as well."""
+    """The logarithm of |gamma(x)|; infinite at 0, -1, -2, ... Of positive x it has nearly all of
+    float64's digits, near its roots as well."""
     reflected = x < 0.5
     now = where(reflected, 1.0 - x, x)
     # Within [3/2, 5/2), by gamma(x + 1) = x gamma(x).

@@ -152,7 +152,8 @@ def reduce(d: Drawing) -> None:
         part = d.random.choice((".values", ".indices"))
         text = d.random.choice((f"torch.{name}({x})", f"torch.{name}({x}, {axis}){part}"))
     elif name == "median":
-        text = f"torch.median({x}, {axis}).values"
+        # Where elements share their memory, eager reads what nobody wrote.
+        text = f"torch.median({x}.contiguous(), {axis}).values"
     elif name in ("softmax", "log_softmax", "logsumexp"):
         text = f"torch.{name}({x}, {axis})"
     elif name == "norm":
@@ -344,7 +345,9 @@ def create(d: Drawing) -> None:
     if d.chance(0.1):
         d.attempt(f"torch.linspace(0, 1, {x}.shape[-1])", FUNCTION)
         return
-    d.attempt(d.random.choice(texts), BASIC)
+    text = d.random.choice(texts)
+    if ".long()" not in text or is_defined(d, x, "int64"):
+        d.attempt(text, BASIC)
 
 
 def change(d: Drawing) -> None:
@@ -410,7 +413,9 @@ def scatter(d: Drawing) -> None:
         (f"torch.bincount({x}.flatten().abs().long(), minlength=9)", EXACT),
         (f"torch.masked_scatter({x}, {x} > 0, {x}.flip(0))", EXACT),
     )
-    d.attempt(*d.random.choice(texts))
+    text, freedom = d.random.choice(texts)
+    if ".long()" not in text or is_defined(d, x, "int64"):
+        d.attempt(text, freedom)
 
 
 MOVES: dict[Callable[[Drawing], None], float] = {
