@@ -13,7 +13,18 @@ from typing import Any, Protocol
 import numpy as np
 
 from tests.fuzzing.judge import EPSILON, TINY
-from tests.fuzzing.program import BASIC, DOT, EXACT, FOLD, ORDER, SUMS, Program, Statement
+from tests.fuzzing.program import (
+    BASIC,
+    CANCEL,
+    DOT,
+    EXACT,
+    FOLD,
+    ORDER,
+    PARTS,
+    SUMS,
+    Program,
+    Statement,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -52,15 +63,19 @@ class Freedom:
         self.zeros = zeros
 
     def operands(self, statement: Statement, scope: dict[str, Any]) -> dict[str, Any]:
-        """What a fold reads instead: its terms, moved by as much as adding them up may cost."""
-        if statement.freedom not in (*SUMS, FOLD) or self._is_exact(statement, scope):
+        """What a fold reads instead: its terms, moved by as much as adding them up may cost, or as
+        rounding what is computed of them may."""
+        if statement.freedom not in (*SUMS, FOLD, PARTS) or self._is_exact(statement, scope):
             return {}
         found = {}
         for name in self._floats(statement, scope):
             dtype = self.library.dtype(scope[name])
-            if dtype not in HALVES and not (statement.in_place and name == statement.target):
+            half = dtype in HALVES
+            if half and statement.freedom != PARTS:
+                continue
+            if not (statement.in_place and name == statement.target):
                 wide = self.library.wide(scope[name])
-                units = self.wider * (2 + wide.size / 8)
+                units = self.wider * (2 if half else 2 + wide.size / 8)
                 random = self.rng.uniform(-1, 1, wide.shape)
                 found[name] = self.library.shifted(
                     scope[name], random * units * EPSILON[str(dtype)] / 2 * np.abs(wide)
@@ -87,8 +102,13 @@ class Freedom:
         reach = units * self.wider * EPSILON[dtype] * np.abs(wide)
         unit = TINY[dtype] * units * self.wider
         reach = reach + np.where((wide != 0) | (half and self.zeros), unit, 0.0)
-        if half and statement.freedom in (*SUMS, FOLD):
+        if half and statement.freedom in (*SUMS, FOLD, PARTS):
             reach = reach + self._terms(statement, scope)
+        if statement.freedom == CANCEL:
+            unit = 2.0**-23 if half else EPSILON[dtype]
+            for name in self._floats(statement, scope):
+                size = np.abs(self.library.wide(scope[name]))
+                reach = reach + FUNCTION_UNITS * self.wider * unit * size
         if statement.freedom == DOT:  # whether the sum begins with 0 or with its first term
             wide = np.where(wide == 0, self.rng.choice([0.0, -0.0], wide.shape), wide)
         random = self.rng.uniform(-1, 1, wide.shape)

@@ -9,7 +9,10 @@ A statement's freedom says how far two right evaluations of it may lie apart:
 - FUNCTION: a few units in the last place of the result;
 - SUM: terms may be added in any order (sums, means), exact where the terms are small whole numbers;
 - DOT: the same, but for the sign of a zero (matmuls, NumPy's running sums: libraries differ there);
-- FOLD: operands and result move by a few units (softmax, norms, variances).
+- FOLD: operands and result move by a few units (softmax, norms, variances);
+- CANCEL: a function within moves by a few units of 1, the result by as many of the operand's (gelu:
+  x / 2 * (1 + erf(x / sqrt(2))), of which little is left where erf is near -1);
+- PARTS: a fold of operators each of which may round to 16 bits (attention: its weights).
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ Array = np.ndarray[Any, Any]
 
 EXACT, ORDER, BASIC = "exact", "order", "basic"
 FUNCTION, SUM, DOT, FOLD = "function", "sum", "dot", "fold"
+CANCEL, PARTS = "cancel", "parts"
 SUMS = (SUM, DOT)
 
 

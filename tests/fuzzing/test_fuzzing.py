@@ -24,10 +24,12 @@ from tests.fuzzing.jobs import REFUSED, RIGHT, Finding, Summary, TimeExceeded, c
 from tests.fuzzing.judge import Seen, judged
 from tests.fuzzing.program import (
     BASIC,
+    CANCEL,
     EXACT,
     FOLD,
     FUNCTION,
     ORDER,
+    PARTS,
     SUM,
     Input,
     Program,
@@ -67,6 +69,9 @@ def seen(array: object, dtype: str = "float32", label: str = "result 0") -> Seen
         (FUNCTION, "np.exp(x0)", "float64", 2.0**-54, 2.0**-49),
         (SUM, "np.sum(x0)", "float32", 2.0**-25, 2.0**-20),
         (FOLD, "np.var(x0)", "float32", 2.0**-25, 2.0**-18),
+        (CANCEL, "x0 - np.tanh(x0)", "float32", 2.0**-24, 2.0**-18),
+        (FOLD, "np.exp(x0 / 41)", "float16", 2.0**-14, 2.0**-8.5),
+        (PARTS, "np.exp(x0 / 41)", "float16", 2.0**-11, 2.0**-7),
     ],
 )  # fmt: skip
 def test_freedom_is_that_of_the_statement(

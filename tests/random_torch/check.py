@@ -248,20 +248,28 @@ def used(value: Any, freedom: Freedom) -> Any:
     return apart
 
 
-def declared_strides(
-    program: Program, arrays: Sequence[Array], entry: str
-) -> dict[str, tuple[int, ...] | None]:
-    """Of results, by label, the strides that PyTorch's tensors without values have. Those are what
-    torch.compile promises: kernels that run may lay out results otherwise (`floor_divide` does)."""
+def declared(program: Program, arrays: Sequence[Array], entry: str) -> dict[str, Any]:
+    """Results, by label, as PyTorch's tensors without values are. Their dtypes and strides are what
+    torch.compile promises: kernels that run may give others (`pow` of booleans, the strides of
+    `floor_divide`)."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     try:
         with FakeTensorMode() as mode, torch.set_grad_enabled(entry == "train"):
             values = [mode.from_tensor(x) for x in operands(program, arrays, entry)]
             scope = run(program, LIBRARY, values)
-            return {f"result {n}": strides_of(scope[x]) for n, x in enumerate(program.outputs)}
     except Exception:  # a shape that depends on values
         return {}
+    return {f"result {n}": scope[name] for n, name in enumerate(program.outputs)}
+
+
+def as_declared(eager: Seen, told: Any, found: Seen) -> Seen:
+    """What eager gave, in the dtype and the strides that were found if those are declared."""
+    if not isinstance(told, torch.Tensor):
+        return eager
+    if found.dtype == LIBRARY.dtype(told) != eager.dtype:
+        eager = replace(eager, array=eager.array.astype(found.array.dtype), dtype=found.dtype)
+    return replace(eager, strides=found.strides) if strides_of(told) == found.strides else eager
 
 
 def moved(gradient: Any, freedom: Freedom) -> Any:
@@ -383,12 +391,9 @@ def _verdict(
         wrong = judged(found, eager, others, exact, slack)
         if wrong is None or (lenient and wrong.kind == "bits"):
             return None
-    if wrong is not None and wrong.kind == "strides":
-        strides = declared_strides(program, arrays, entry)
-        eager = [
-            replace(x, strides=seen.strides) if strides.get(x.label) == seen.strides else x
-            for x, seen in zip(eager, found, strict=True)
-        ]
+    if wrong is not None and wrong.kind in ("strides", "dtype"):
+        told = declared(program, arrays, entry)
+        eager = [as_declared(x, told.get(x.label), y) for x, y in zip(eager, found, strict=True)]
         wrong = judged(found, eager, others, exact, slack)
     return wrong
 

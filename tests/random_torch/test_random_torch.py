@@ -168,6 +168,23 @@ def test_strides_are_those_of_eager_or_of_tensors_without_values(text: str) -> N
         assert (wrong is None) == is_right
 
 
+@pytest.mark.parametrize("text", ["torch.pow(x0, True)", "x0.logical_not()"])
+@pytest.mark.parametrize("dtype", ["bool", "int64", "int32"])
+@pytest.mark.parametrize("off", [0, 1])
+def test_dtypes_are_those_of_eager_or_of_tensors_without_values(
+    text: str, dtype: str, off: int
+) -> None:
+    """Which are int64 for `pow` of booleans, and in eager bool. The values are eager's."""
+    line = Input("x0", np.array([True, False]), "bool")
+    program = Program((line,), (Statement("v0", text),), ("v0",))
+    arrays = calls(program, "module")[0]
+    (seen, *others) = evaluated(program, arrays, "module")
+    found = replace(seen, array=(seen.array ^ off).astype(dtype), dtype=dtype)
+    wrong = verdict(program, "module", [[found, *others]])
+    is_right = dtype == "bool" or (dtype == "int64" and "pow" in text)
+    assert (wrong is None) == (is_right and not off)
+
+
 def test_gradients_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiler whose gradients are off."""
     line = Input("x0", np.ones((3, 4)), "float32")

@@ -482,10 +482,9 @@ def _window(em: Emission, node: Node, coords: Coords) -> Piece:
     """Pooling: the taps of the window, unrolled; those of a long window in a loop."""
     window: tuple[int, ...] = node.attrs["window"]
     if product(window) <= MOST_UNROLLED:
-        start = None
-        if node.attrs["fn"] == "sum" and not is_nonnegative(node.inputs[0]):
-            start = Piece(node.output.dtype.compute, splat=_window_identity(node))
-        return _taps(em, node, coords, [range(extent) for extent in window], start)
+        result = _taps(em, node, coords, [range(extent) for extent in window], None)
+        total = node.attrs["fn"] == "sum" and not is_nonnegative(node.inputs[0])
+        return from_zero(em, result) if total else result
     x = node.inputs[0]
     axes = tuple(sorted(frozenset[int]().union(*(c.axes() for c in coords))))
     start = Piece(x.dtype.compute, axes, splat=_window_identity(node))

@@ -12,6 +12,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from fuser.dtypes import f32  # noqa: E402
+from fuser.frontends.torch.importer import Input, import_fx  # noqa: E402
+from fuser.graph.evaluate import evaluate  # noqa: E402
+from fuser.graph.ir import TensorType  # noqa: E402
+from tests.frontends.torch.compared import assert_gradients_as_eager  # noqa: E402
+
 pytestmark = [pytest.mark.export, pytest.mark.filterwarnings("ignore:.*treespec.*")]
 F = torch.nn.functional
 
@@ -125,6 +131,28 @@ def test_convolutions_of_no_channels(x: Any, weight: Any, padding: int) -> None:
     _check(lambda x, w: convolve(x, w, None, 1, padding), [given])
 
 
+@pytest.mark.parametrize(
+    ("x", "weight", "padding", "stride"),
+    [
+        ((7, 0, 4), (2, 0, 2), 0, 1), ((4, 0, 2, 5), (2, 0, 3, 3), 1, 1),
+        ((5, 0, 0), (2, 0, 0), 0, 1),
+        ((0, 2, 6), (3, 2, 1), 0, 1), ((2, 0, 6), (3, 0, 3), 2, 1), ((0, 3, 0), (2, 3, 2), 1, 1),
+        ((2, 0, 5, 4), (3, 0, 2, 2), 0, 2),
+        ((2, 3, 2), (2, 3, 4), 1, 2),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("bias", [False, True])
+def test_gradients_of_convolutions_of_nothing(
+    x: Any, weight: Any, padding: int, stride: int, bias: bool
+) -> None:
+    convolve = F.conv1d if len(x) == 3 else F.conv2d
+    given = [torch.randn(x), torch.randn(weight), torch.randn(weight[0])]
+    assert_gradients_as_eager(
+        lambda x, w, c: convolve(x, w, c if bias else None, stride, padding) + c.sum(),
+        *(one.requires_grad_() for one in given),
+    )
+
+
 @pytest.mark.parametrize("number", [3, -1.5, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.bool])
 def test_a_number_is_copied_into_an_argument(number: float, dtype: torch.dtype) -> None:
@@ -191,3 +219,20 @@ def test_a_factor_beside_booleans(alpha: int) -> None:
         ),
         [[x, y]],
     )
+
+
+@pytest.mark.parametrize("start", [0, 2])
+def test_where_a_view_begins_in_memory(start: int) -> None:
+    """A number of the traced program."""
+    graph = torch.fx.Graph()
+    x = torch.arange(12.0).reshape(4, 3)
+    given = graph.placeholder("x")
+    view = graph.call_function(torch.ops.aten.slice.Tensor, (given, 0, start))
+    given.meta["val"], view.meta["val"] = x, x[start:]
+    at = graph.call_function(torch.ops.aten.sym_storage_offset.default, (view,))
+    graph.output((graph.call_function(torch.ops.aten.add.Scalar, (view, at)), at))
+    module = torch.fx.GraphModule(torch.nn.Module(), graph)
+    imported = import_fx(module, [Input("x", TensorType(f32, (4, 3)))], "test")
+    (found,) = evaluate(imported.graph, {"x": x.numpy()}).values()
+    assert (found == (x[start:] + 3 * start).numpy()).all()
+    assert imported.results[1] == ("=", 3 * start)

@@ -130,6 +130,10 @@ def convolution_backward(
     rank = len(window)
     if x.type.rank != rank + 2:
         raise UnsupportedError("the gradient of a convolution without a batch")
+    if any(same(size, 0) for size in grad.shape):  # sums of nothing, whatever the weight says
+        shapes = (x.shape, weight.shape, tuple(bias or ()))
+        zeros = [b.full(0, TensorType(grad.dtype, shape)) for shape in shapes]
+        return tuple(zero if want else None for zero, want in zip(zeros, wanted, strict=True))
     steps, pads, spacing = (spread(v, rank) for v in (strides, padding, dilation))
     found: list[Value | None] = [None, None, None]
     if wanted[0] and transposed:

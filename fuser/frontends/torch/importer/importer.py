@@ -45,6 +45,9 @@ _IGNORED = (
     "aten.sym_constrain_range", "aten._functional_assert_async",
 )  # fmt: skip
 
+_ABOUT_TENSORS = (
+    "aten.sym_size", "aten.sym_numel", "aten.sym_stride", "aten.sym_storage_offset",
+)  # fmt: skip
 _ARITHMETIC = {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div"}
 """Functions of Python's `operator` that also take what is read from tensors."""
 _TAKE_FRACTIONS = ("add", "sub", "rsub", "mul", "div", "scalar_tensor", "full", "full_like", "fill")
@@ -175,7 +178,7 @@ class _Importer:
         name = str(node.target)
         if is_ignored(node):
             return None
-        if name.startswith(("aten.sym_size", "aten.sym_numel", "aten.sym_stride")):
+        if name.startswith(_ABOUT_TENSORS):
             return _size(name, node, *args)
         operands = list(values_in((args, tuple(kwargs.values()))))
         handler = find(node.target)
@@ -334,6 +337,8 @@ def _size(name: str, node: Any, x: Value, dim: int | None = None) -> Any:
     if "stride" in name:
         strides = _strides(node, x)
         return strides if dim is None else strides[dim]
+    if "offset" in name:
+        return dim_of(node.args[0].meta["val"].storage_offset())
     return list(x.shape) if dim is None else x.shape[dim]
 
 
