@@ -28,9 +28,9 @@ import models
 from fuser.backend import cpu, llvm, nvptx
 from fuser.backend.cpu.compile import machine as cpu_machine
 from fuser.backend.nvptx.emit.module import machine as gpu_machine
+from fuser.base.target import SM_90A, Target
 from fuser.frontends.onnx.model import open_model
 from fuser.partition import partition
-from fuser.target import SM_90A, Target
 from fuser.tilegen.emit import emit
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.parse import parse_kernel

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from fuser.backend.nvptx import compile_kernel, lower_to_gpu
 from fuser.backend.nvptx.prefetch import launch_overlap_plan as launch
 from fuser.backend.nvptx.prefetch.early_constants import request_constants
+from fuser.base.target import SM_90A
 from fuser.dtypes import f16, f32
-from fuser.target import SM_90A
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.parse import parse_kernel
 from fuser.tilegen.text import print_kernel

@@ -28,6 +28,7 @@ from pathlib import Path
 
 from fuser.backend.module import CompiledKernel
 from fuser.backend.workers import CompileJob, compile_each
+from fuser.base.target import Target
 from fuser.frontends.onnx.model import open_model
 from fuser.partition import partition
 from fuser.partition.region import Partition
@@ -38,7 +39,6 @@ from fuser.pipeline.options import CompileOptions
 from fuser.pipeline.tuning import agrees, emitted
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Program
-from fuser.target import Target
 from fuser.tilegen.candidates import ranked
 from fuser.tilegen.emit.contraction import matmul_of
 from fuser.tilegen.program import TileProgram

@@ -19,11 +19,11 @@ from typing import Any
 from onnx import ModelProto
 
 from fuser.backend import cpu, nvptx
+from fuser.base.target import SM_80, SM_90A, X86_64_V4, Target
 from fuser.errors import FuserError
 from fuser.frontends.onnx.model import open_model
 from fuser.partition import partition
 from fuser.pipeline.kernels import emit_programs
-from fuser.target import SM_80, SM_90A, X86_64_V4, Target
 from fuser.tilegen.parse import parse_kernel
 from fuser.tilegen.text import canonical_text
 

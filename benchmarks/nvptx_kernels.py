@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 
 from fuser.backend.nvptx import compile_kernel
+from fuser.base.target import SM_90A, Target
 from fuser.dtypes import DType, bf16
-from fuser.target import SM_90A, Target
 from fuser.tilegen.ir import Kernel
 from tests.backend.cuda_launch import Loaded
 from tests.backend.nvptx import kernels

@@ -11,10 +11,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import fuser.forks  # noqa: F401  before anything is loaded that a fork could cut in two
+import fuser.base.forks  # noqa: F401  before anything is loaded that a fork could cut in two
 from fuser.errors import CompilerAbsentError, FuserError
 
 if TYPE_CHECKING:
+    from fuser.base.limits import Limits
     from fuser.frontends.compile import compile
     from fuser.frontends.load import load
     from fuser.frontends.numpy.jit import cond, jit, spec, trace, while_loop
@@ -36,6 +37,7 @@ __all__ = [
     "Fusion",
     "HostedPlan",
     "InferenceSession",
+    "Limits",
     "Plan",
     "ShardedPlan",
     "State",
@@ -56,6 +58,7 @@ __all__ = [
 _HOMES = {
     "compile": "fuser.frontends.compile",
     "load": "fuser.frontends.load",
+    "Limits": "fuser.base.limits",
     "kernel": "fuser.language.decorators",
     "Fusion": "fuser.pipeline.fusion",
     "Plan": "fuser.runtime.plan",

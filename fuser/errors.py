@@ -257,7 +257,7 @@ class DeviceError(FuserError):
 
 
 class LimitError(FuserError):
-    """The model asks for more than fuser/limits.py allows."""
+    """The model asks for more than fuser/base/limits.py allows."""
 
     exit_code = 6
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from fuser.base.target import SM_80, SM_90A, Target, cpu_target
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph, Value
 from fuser.partition.region import Kind, Partition, Region
-from fuser.target import SM_80, SM_90A, Target, cpu_target
 from fuser.tilegen.emit import emit
 from fuser.tilegen.interpret import check_written, run
 from fuser.tilegen.program import Argument, TileProgram

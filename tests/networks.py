@@ -8,12 +8,12 @@ from collections.abc import Iterable
 import networkx as nx
 
 from fuser.backend.module import CompiledKernel
+from fuser.base.target import Target
 from fuser.partition.region import Partition
 from fuser.pipeline.binding import bind_kernels
 from fuser.pipeline.kernels import emit_programs
 from fuser.runtime.launch_graph import dependences
 from fuser.runtime.program import BufferRef, Program
-from fuser.target import Target
 
 
 def without_code(cut: Partition, target: Target) -> Program:

@@ -12,13 +12,13 @@ from click.testing import CliRunner
 from onnx import numpy_helper, parser
 
 import fuser
+from fuser.base.target import TARGETS, Target
 from fuser.cli.main import main
 from fuser.graph.dims import symbol
 from fuser.graph.numerics import Numerics, using
 from fuser.graph.sizes import Sizes
 from fuser.pipeline.compiler import compile_graph
 from fuser.pipeline.options import CompileOptions
-from fuser.target import TARGETS
 from fuser.tilegen.rules import rules_of
 from models import TINY, build, example_feeds, save
 from tests.tilegen_emit.graphs import Model
@@ -275,7 +275,7 @@ def test_matmuls_of_a_gpu_differ_in_tiles_alone(n: int, k: int, bits: int) -> No
 
 @pytest.mark.parametrize("target", [CPU, H200], ids=["cpu", "gpu"])
 @pytest.mark.parametrize(("n", "depth"), [(17, 64), (1024, 64), (4096, 128), (130, 32)])
-def test_attention_differs_in_rows_alone(n: int, depth: int, target: fuser.target.Target) -> None:
+def test_attention_differs_in_rows_alone(n: int, depth: int, target: Target) -> None:
     rule = rules_of(target, INVARIANT).attention
     orders = {
         (found.block("n"), found.split_k, found.cluster)
@@ -289,7 +289,7 @@ def test_attention_differs_in_rows_alone(n: int, depth: int, target: fuser.targe
 
 @pytest.mark.parametrize("target", [CPU, H200], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("total", [3, 64, 768, 5000, 16384, 100_000])
-def test_reductions_do_not_look_at_rows(total: int, target: fuser.target.Target) -> None:
+def test_reductions_do_not_look_at_rows(total: int, target: Target) -> None:
     rule = rules_of(target, INVARIANT).reduce
     found = [rule(target, rows, total, 1, 2, 2, (1, 2, 2)) for rows in ROWS]
     orders = {(item.block("total"), item.cluster, item.warps) for item in found}

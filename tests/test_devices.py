@@ -15,6 +15,7 @@ import fuser
 from fuser.backend.cores import available_cores
 from fuser.backend.cpu import host_target
 from fuser.backend.workers import CompileJob, material_of
+from fuser.base.target import SM_90A, Target
 from fuser.errors import DeviceError, UsageError
 from fuser.frontends.onnx.host import Segmented
 from fuser.frontends.onnx.model import open_model
@@ -23,7 +24,6 @@ from fuser.pipeline.dynamic import DynamicPlan
 from fuser.pipeline.options import CompileOptions
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Program
-from fuser.target import SM_90A, Target
 from fuser.tilegen.emit import emit
 from models import TINY, build, example_feeds
 from tests.interpreted import one_region

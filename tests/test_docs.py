@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fuser import errors
-from fuser.config import TOPICS, Config
+from fuser.base.config import TOPICS, Config
 
 ROOT = Path(__file__).resolve().parent.parent
 TOP = {path.name for path in ROOT.iterdir()}
@@ -32,8 +32,8 @@ def paths(text: str) -> set[str]:
 
 
 def test_a_path_is_told_from_other_code() -> None:
-    text = "`fuser/target.py` and `a / b`, `x/y.py`, `fuser explain`\n```\n`docs/none.md`\n```"
-    assert paths(text) == {"fuser/target.py"}
+    text = "`fuser/base/target.py` and `a / b`, `x/y.py`, `fuser explain`\n```\n`docs/none.md`\n```"
+    assert paths(text) == {"fuser/base/target.py"}
 
 
 @pytest.mark.parametrize("page", PAGES)

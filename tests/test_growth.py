@@ -15,17 +15,17 @@ from onnx import parser
 import fuser
 from benchmarks.compile_growth import SHAPES, nodes_of, sizes_of
 from fuser.backend import cpu
-from fuser.config import within
+from fuser.base.config import within
+from fuser.base.limits import YOUNG
+from fuser.base.target import X86_64_V3, Target
 from fuser.errors import LimitError
 from fuser.frontends.onnx.importer import import_onnx
 from fuser.frontends.onnx.model import open_model
 from fuser.graph.ir import Graph
 from fuser.graph.passes import run_passes
-from fuser.limits import YOUNG
 from fuser.partition import Options, cost, partition
 from fuser.pipeline import compiler
 from fuser.pipeline.kernels import emit_programs
-from fuser.target import X86_64_V3, Target
 from tests.random_graphs.bounds import Bound, exact, mismatches, propagate
 
 LINKS = {

@@ -19,8 +19,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import fuser
+from fuser.base.limits import Limits, check_table, limited
 from fuser.errors import LimitError, OutOfMemoryError
-from fuser.limits import Limits, check_table, limited
 
 ROOT = Path(__file__).parents[1] / "fuser"
 SCANNED = (

@@ -11,12 +11,13 @@ import onnx
 import pytest
 
 import fuser
-from fuser import limits
 from fuser.backend import workers
+from fuser.base import limits
+from fuser.base.config import Config
+from fuser.base.limits import Limits, check_time, kernel_time, limited
+from fuser.base.target import X86_64_V3
 from fuser.cli.main import run
-from fuser.config import Config
 from fuser.errors import CompileError, CompileTimeoutError, LoweringError
-from fuser.limits import Limits, check_time, kernel_time, limited
 from fuser.partition import partition
 from fuser.partition.region import Region
 from fuser.partition.ungroup import is_divisible
@@ -24,7 +25,6 @@ from fuser.pipeline import kernels
 from fuser.pipeline.kernels import emit_programs
 from fuser.report.partition_text import explain
 from fuser.runtime.plan import Plan
-from fuser.target import X86_64_V3
 from fuser.tilegen import emit as emitters
 from fuser.tilegen.ir import Kernel
 from tests.runtime import fake_compiler

@@ -18,12 +18,12 @@ from onnx import numpy_helper
 
 from fuser.backend.cpu import host_target
 from fuser.backend.nvptx import compile_kernel
+from fuser.base.target import SM_80, SM_90A, Target
 from fuser.frontends.onnx.model import Model, compile, open_model, reference
 from fuser.partition import partition
 from fuser.pipeline.devices import Device
 from fuser.pipeline.kernels import emit_programs
 from fuser.runtime.plan import Plan
-from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.text import canonical_text
 from models import TINY, build, example_feeds
 from models.exports import Exporter, export_feeds

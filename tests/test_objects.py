@@ -19,13 +19,13 @@ import pytest
 import fuser
 from fuser.backend.elf import read_object
 from fuser.backend.elf_merge import Part, merge
+from fuser.base.target import TARGETS
 from fuser.cli.main import run
 from fuser.dtypes import f32
 from fuser.pipeline.c_header import gpu_header, header
 from fuser.pipeline.gpu_objects import manifest
 from fuser.pipeline.objects import lay_out
 from fuser.runtime.program import BufferRef, Copy, Program, TensorSpec
-from fuser.target import TARGETS
 from models import TINY, build
 from tests.runtime.handmade import assemble_object
 

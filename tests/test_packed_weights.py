@@ -18,6 +18,7 @@ import fuser
 from fuser.backend.cpu import compile_kernel as compile_cpu
 from fuser.backend.cpu.compile import decisions_text
 from fuser.backend.nvptx import compile_kernel
+from fuser.base.target import SM_80, SM_90A, X86_64_V3, X86_64_V4, Target
 from fuser.dtypes import f16, f32
 from fuser.frontends.onnx.model import open_model
 from fuser.graph.evaluate import evaluate
@@ -26,7 +27,6 @@ from fuser.graph.ops.registry import primitive
 from fuser.graph.passes.keep_quantised import keep_quantised
 from fuser.partition import Options, partition
 from fuser.pipeline.kernels import emit_programs
-from fuser.target import SM_80, SM_90A, X86_64_V3, X86_64_V4, Target
 from fuser.tilegen.rules.cpu.matmul import packed_schedule, register_tile
 from tests.interpreted import run_partition
 from tests.numerics import assert_close

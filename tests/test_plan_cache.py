@@ -19,10 +19,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import fuser
 from fuser import dtypes
+from fuser.base.limits import Limits
 from fuser.errors import InvalidModelError, LimitError, OutOfMemoryError
 from fuser.frontends.onnx import model as onnx_models
 from fuser.graph.numerics import using
-from fuser.limits import Limits
 from fuser.pipeline import plan_cache, tuning
 from fuser.pipeline.native_code import recall
 from fuser.runtime import jit, source

@@ -11,6 +11,7 @@ import pytest
 import fuser
 from fuser import dtypes
 from fuser.backend.cpu import host_target
+from fuser.base.target import AARCH64, SM_90A, X86_64_V3
 from fuser.errors import UsageError
 from fuser.frontends.onnx import model as onnx_models
 from fuser.graph.evaluate import evaluate
@@ -22,7 +23,6 @@ from fuser.partition.region import Partition
 from fuser.pipeline import compiler
 from fuser.pipeline.options import CompileOptions
 from fuser.pipeline.precision import rounding
-from fuser.target import AARCH64, SM_90A, X86_64_V3
 from models import TINY, build, example_feeds
 from tests.tilegen_emit.graphs import Model
 

@@ -75,7 +75,7 @@ def test_run_times_each_kernel(
     for launch in launches:
         assert math.isclose(launch["share"], launch["time_us"] / profile["kernels_us"])
         assert launch["roofline_us"] > 0 and launch["nodes"] and launch["schedule"]
-    monkeypatch.setattr("fuser.config.start_logs", lambda topics: None)  # of the process
+    monkeypatch.setattr("fuser.base.config.start_logs", lambda topics: None)  # of the process
     code, out, _ = command("run", mlp, "--profile", "-v")
     assert code == 0
     lines = out.splitlines()

@@ -12,13 +12,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 import fuser
 from fuser.backend.cpu import host_target
+from fuser.base.target import SM_80, SM_90A, X86_64_V3, Target, cpu_target
 from fuser.frontends.onnx.model import open_model
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph, Node
 from fuser.graph.numerics import using
 from fuser.partition import Options, partition
 from fuser.pipeline.kernels import emit_programs
-from fuser.target import SM_80, SM_90A, X86_64_V3, Target, cpu_target
 from tests.interpreted import run_partition
 from tests.numerics import assert_close
 

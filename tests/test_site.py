@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from benchmarks.tutorial_modules import NAMES
+from fuser.base.target import TARGETS
 from fuser.language.builtins import TABLE
 from fuser.runtime.container import MAJOR, MINOR
-from fuser.target import TARGETS
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "docs" / "site"
@@ -153,7 +153,6 @@ def test_the_test_of_an_example_names_it(example: str) -> None:
 MODULES = (
     "fuser",
     "fuser.errors",
-    "fuser.limits",
     "fuser.onnxruntime",
     "fuser.ray",
     "fuser.triton",

@@ -16,6 +16,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import fuser
 from fuser.backend.cpu import host_target
 from fuser.backend.nvptx import compile_kernel
+from fuser.base.target import SM_80, SM_90A, X86_64_V4, Target
 from fuser.cli.main import run as run_command
 from fuser.errors import UsageError
 from fuser.frontends.onnx import model as onnx_models
@@ -25,7 +26,6 @@ from fuser.pipeline.kernels import emit_programs
 from fuser.pipeline.plan_cache import SCHEDULES
 from fuser.runtime.cache import KernelCache
 from fuser.runtime.plan import Plan
-from fuser.target import SM_80, SM_90A, X86_64_V4, Target
 from fuser.tilegen.candidates import MOST, candidates
 from fuser.tilegen.emit.contraction import matmul_of
 from fuser.tilegen.program import TileProgram

@@ -21,8 +21,8 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from fuser.backend.module import CompiledKernel
+from fuser.base.target import Target
 from fuser.errors import FuserError, LoweringError
-from fuser.target import Target
 
 
 class Request(NamedTuple):

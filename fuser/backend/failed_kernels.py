@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from fuser.target import Target
+from fuser.base.target import Target
 
 MOST = 20
 MOST_BYTES = 64 << 20

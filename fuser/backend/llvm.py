@@ -12,8 +12,8 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from fuser.base.forks import hold_at_fork
 from fuser.errors import CompileError
-from fuser.forks import hold_at_fork
 
 if hasattr(llvm.ffi.lib, "_lock"):
     hold_at_fork("llvm", llvm.ffi.lib._lock)  # llvmlite's own, around every call into LLVM

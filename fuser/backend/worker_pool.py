@@ -25,7 +25,7 @@ from typing import IO
 
 from fuser.backend.compile_server import Failure, Order
 from fuser.backend.module import CompiledKernel
-from fuser.forks import hold_at_fork
+from fuser.base.forks import hold_at_fork
 
 TIMEOUT = 300.0
 """Seconds after which a kernel that does not finish counts as failed."""

@@ -33,9 +33,9 @@ from fuser.backend.cores import available_cores
 from fuser.backend.failed_kernels import keep
 from fuser.backend.module import CompiledKernel
 from fuser.backend.worker_pool import Pool
+from fuser.base.limits import check_time
+from fuser.base.target import Target
 from fuser.errors import CompileError, CompileTimeoutError
-from fuser.limits import check_time
-from fuser.target import Target
 from fuser.tilegen.ir import Block, Kernel
 from fuser.tilegen.text import canonical_text, print_kernel
 

@@ -12,7 +12,7 @@ from fuser.errors import UsageError
 def cache_command(action: str) -> int:
     """Say what the kernel cache holds (info), empty it (clear) or print its folder (dir)."""
     from fuser.backend import failed_kernels
-    from fuser.config import Config
+    from fuser.base.config import Config
     from fuser.graph.units import byte_size, counted
     from fuser.runtime.cache import KernelCache
     from fuser.runtime.terminal import echo, table

@@ -13,6 +13,7 @@ from fuser.cli.inspect import features_text
 from fuser.errors import UsageError, nearest
 
 if TYPE_CHECKING:
+    from fuser.base.target import Target
     from fuser.pipeline.devices import Device
     from fuser.pipeline.fusion import Fusing
     from fuser.pipeline.precision import Precision
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from fuser.runtime.model_file import ModelWriter
     from fuser.runtime.program import Program
     from fuser.runtime.source import Source
-    from fuser.target import Target
 
 
 @click.command("compile")

@@ -17,8 +17,8 @@ from fuser.graph.units import byte_size, counted
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
 
+    from fuser.base.target import Target
     from fuser.runtime.program import TensorSpec
-    from fuser.target import Target
 
 
 @click.command("inspect")

@@ -103,8 +103,8 @@ targets = click.option("--target", "target", metavar="NAME,...", help=_TARGETS)
 
 def chosen(device: Device, target: str | None) -> Device:
     """What `--device` and `--target` mean together. Raises UsageError."""
+    from fuser.base.target import TARGETS
     from fuser.errors import nearest
-    from fuser.target import TARGETS
 
     if target is None:
         return device
@@ -132,7 +132,7 @@ dim = click.option(
 
 
 def _talk(context: click.Context, parameter: click.Parameter, count: int) -> int:
-    from fuser.config import start_logs
+    from fuser.base.config import start_logs
 
     start_logs(("compile", "kernels")[:count])
     return count
@@ -165,7 +165,7 @@ def limits(command: Callable[..., int]) -> Callable[..., int]:
     def run_within(**options: Any) -> int:
         from dataclasses import replace
 
-        from fuser.config import Config, within
+        from fuser.base.config import Config, within
 
         given = {name: options.pop(f"max_{name}") for name, _ in _LIMITS}
         chosen = {name: value for name, value in given.items() if value is not None}

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 import numpy as np
 
+from fuser.base.limits import Limits
 from fuser.errors import KeywordError, UsageError, check_keywords
 from fuser.graph.numerics import Mode, using
-from fuser.limits import Limits
 from fuser.pipeline.devices import Device
 from fuser.pipeline.fusion import Fusing
 from fuser.pipeline.precision import Precision

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from fuser.base.limits import LARGEST, MAX_AXES, check_nodes
 from fuser.dtypes import DType, from_numpy
 from fuser.errors import LimitError, OutOfMemoryError, ShapeError, VerifyError
 from fuser.graph.dims import Dim, DimExpr, as_int, substitute
 from fuser.graph.numerics import Numerics, Rewritten, RuleClass, current
-from fuser.limits import LARGEST, MAX_AXES, check_nodes
 
 if TYPE_CHECKING:
     import networkx as nx
 
-    from fuser.target import Target
+    from fuser.base.target import Target
 
 Attrs = Mapping[str, Any]
 
@@ -198,7 +198,7 @@ class Graph:
     ) -> Node:
         """Append a node with the given output types. graph/ops/registry.py infers them for you.
 
-        Raises LimitError for more nodes than fuser/limits.py allows.
+        Raises LimitError for more nodes than fuser/base/limits.py allows.
         """
         check_nodes(len(self.nodes))
         node = Node(op, tuple(inputs), attrs, (), origin)

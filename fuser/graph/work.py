@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any, Protocol
 
+from fuser.base.target import Target
 from fuser.dtypes import BY_NAME, DType
 from fuser.graph.ops.families import CONTRACTIONS, CREATE, DECODE, REDUCE, SELECTING, VIEW
 from fuser.graph.sizes import by_example, size_hint
-from fuser.target import Target
 
 
 class Operation(Protocol):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from fuser.base.target import Target
 from fuser.graph import dims
 from fuser.graph.dims import DimExpr, symbol
 from fuser.graph.sizes import LEAST, Guard, Sizes
@@ -20,7 +21,6 @@ from fuser.language.outside import Outside
 from fuser.language.sites import Reports
 from fuser.language.tensors import Pointer, Tensor
 from fuser.language.types import ElementType, int64
-from fuser.target import Target
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import Index
 from fuser.tilegen.ir import Buffer, Kernel

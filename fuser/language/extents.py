@@ -14,13 +14,13 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from fuser.base.target import Target
 from fuser.errors import FuserError
 from fuser.graph.sizes import Sizes, size_hint
 from fuser.language.arguments import classify
 from fuser.language.compile import Options, finish, trace
 from fuser.language.functions import Function
 from fuser.pipeline.devices import choose_target
-from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.work import count

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fuser.config import Config, start_logs
+from fuser.base.config import Config, start_logs
 from fuser.errors import UsageError
 from fuser.language.blocks import Block
 from fuser.language.functions import Function

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from fuser.target import Target
+from fuser.base.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block, Kernel
 from fuser.tilegen.schedule import Schedule

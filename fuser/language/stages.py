@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from fuser.backend.module import CompiledKernel
+from fuser.base.target import Target
 from fuser.errors import UnsupportedError
 from fuser.graph.sizes import Guard, Sizes
 from fuser.language.compile import ArgumentClass, Program
 from fuser.language.functions import Function
-from fuser.target import Target
 from fuser.tilegen.parse import parse_kernel
 from fuser.tilegen.passes import run_passes
 from fuser.tilegen.text import print_kernel

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from fuser.backend.module import CompiledKernel
 from fuser.backend.symbols import named, readable
 from fuser.backend.workers import CompileJob, compile_all
-from fuser.config import Config
+from fuser.base.config import Config
+from fuser.base.target import Target
 from fuser.errors import UsageError
 from fuser.graph.dims import symbols_of
 from fuser.graph.sizes import Guard, Sizes, guard_from_list
@@ -27,7 +28,6 @@ from fuser.language.stages import Stages
 from fuser.pipeline.devices import choose_target
 from fuser.runtime.cache import KernelCache
 from fuser.runtime.launch import CpuKernel, CudaKernel, load_kernel, scalar_bits, stream_for
-from fuser.target import Target
 from fuser.tilegen.text import print_kernel
 
 FP8_PRODUCTS = 89

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
+from fuser.base.imports import answered
 from fuser.frontends.onnx.io_binding import IOBinding
 from fuser.frontends.onnx.node_args import ModelMetadata
 from fuser.frontends.onnx.node_args import TensorInfo as NodeArg
@@ -28,7 +29,6 @@ from fuser.frontends.onnx.settings import (
     get_device,
 )
 from fuser.frontends.onnx.values import OrtDevice, OrtValue
-from fuser.imports import answered
 
 __version__ = "1.23.0"
 """The version of ONNX Runtime whose members these are."""
@@ -65,7 +65,7 @@ __all__ = [
 
 def imports(*packages: str) -> AbstractContextManager[None]:
     """Answer `import onnxruntime` with this module in modules of these packages that are loaded
-    inside of the block (`fuser/imports.py`).
+    inside of the block (`fuser/base/imports.py`).
 
     Raises UsageError for a package that is loaded already.
     """

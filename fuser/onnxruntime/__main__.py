@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 
+from fuser.base.imports import run_script
 from fuser.errors import UsageError
-from fuser.imports import run_script
 
 if __name__ == "__main__":
     try:

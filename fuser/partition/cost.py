@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from fuser.base.target import Target
 from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import by_example, size_hint
 from fuser.graph.work import flops, operand_dtype
 from fuser.partition.nodes import ANCHORS, CREATE, DECODE, REDUCE, VIEW
-from fuser.target import Target
 
 WEIGHT: dict[str, int] = {
     "div": 4, "sqrt": 4, "rsqrt": 4, "reciprocal": 4, "mod": 6, "fmod": 6,

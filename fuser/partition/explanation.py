@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fuser.base.target import Target
 from fuser.graph.sizes import by_example
 from fuser.partition import cost
 from fuser.partition.lift import lift
 from fuser.partition.region import Partition, Refusal, Region
-from fuser.target import Target
 
 SMALL = 0.01
 """Share of a run below which refused fusions are listed together."""

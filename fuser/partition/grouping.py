@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from fuser.base.target import Target
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.sizes import same_shape
 from fuser.partition import cost
@@ -35,7 +36,6 @@ from fuser.partition.options import Options
 from fuser.partition.positions import Positions
 from fuser.partition.region import KINDS, Kind
 from fuser.partition.tangled import tangled_movement
-from fuser.target import Target
 
 
 @dataclass(eq=False)

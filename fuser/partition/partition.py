@@ -3,6 +3,7 @@ order."""
 
 from __future__ import annotations
 
+from fuser.base.target import Target
 from fuser.graph.ir import Graph
 from fuser.partition import finish
 from fuser.partition.attention import seed_attention
@@ -24,7 +25,6 @@ from fuser.partition.rows import place
 from fuser.partition.siblings import join_siblings
 from fuser.partition.statistics import inline_statistics
 from fuser.partition.storage import choose_copies
-from fuser.target import Target
 
 
 def partition(graph: Graph, target: Target, options: Options | None = None) -> Partition:

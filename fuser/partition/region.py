@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from fuser.base.target import Target
 from fuser.dtypes import BY_NAME, DType
 from fuser.graph.dims import Dim
 from fuser.graph.ir import Graph, Node, Value
@@ -12,7 +13,6 @@ from fuser.graph.ops.collective import COLLECTIVES
 from fuser.graph.ops.families import CONTRACTIONS
 from fuser.graph.ops.quantised import saved_bytes, spare_bytes
 from fuser.graph.sizes import by_example, same, size_hint
-from fuser.target import Target
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -12,13 +12,13 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from fuser.base.target import Target
 from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import by_example
 from fuser.partition import cost
 from fuser.partition.dag import Needs
 from fuser.partition.grouping import Group, Grouping
 from fuser.partition.nodes import CREATE
-from fuser.target import Target
 
 SMALL = 4.0
 """A region is small if it is busy for less than this many launches."""

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from math import ceil, prod
 
+from fuser.base.target import Target
 from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import by_example
 from fuser.graph.units import duration
 from fuser.partition import cost
 from fuser.partition.grouping import Group, Grouping, Misfit
 from fuser.partition.nodes import REDUCE
-from fuser.target import Target
 
 BESIDE, SUMS = 0.3e-6, 100e9
 """Seconds that sums take behind the loop; elements a second that a multiprocessor adds up in it."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from fuser.backend.module import CompiledKernel
 from fuser.backend.symbols import named, readable
+from fuser.base.target import Target
 from fuser.dtypes import i64
 from fuser.graph.dims import parse
 from fuser.graph.sizes import evaluate
@@ -18,7 +19,6 @@ from fuser.pipeline.packing import pack, source_of
 from fuser.runtime.memory import trim_heap
 from fuser.runtime.program import IN_PLACE, Program, Step, TensorSpec, assemble
 from fuser.runtime.source import Source
-from fuser.target import Target
 from fuser.tilegen.program import Packing
 
 if TYPE_CHECKING:  # a plan for open sizes that comes from a file needs `Bound` alone

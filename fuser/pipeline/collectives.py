@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from fuser.backend.module import CompiledKernel
+from fuser.base.target import Target
 from fuser.errors import VerifyError
 from fuser.partition.nodes import behind_reshapes
 from fuser.runtime.program import Exchange
-from fuser.target import Target
 from fuser.tilegen.program import TileProgram
 
 

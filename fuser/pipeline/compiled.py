@@ -8,7 +8,8 @@ from typing import Any
 
 from fuser.backend.module import CompiledKernel
 from fuser.backend.workers import CompileStats
-from fuser.config import Config
+from fuser.base.config import Config
+from fuser.base.target import Target
 from fuser.graph.ir import Graph
 from fuser.graph.units import counted
 from fuser.partition import partition
@@ -24,7 +25,6 @@ from fuser.report.build import Planned
 from fuser.report.report import Tuned
 from fuser.runtime.cache import KernelCache
 from fuser.runtime.program import Program
-from fuser.target import Target
 from fuser.tilegen.coverage import prove_order
 from fuser.tilegen.program import TileProgram
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from fuser.config import Config, start_logs, within
+from fuser.base.config import Config, start_logs, within
+from fuser.base.limits import check_bytes, current
 from fuser.dtypes import DType
 from fuser.graph.ir import Graph
-from fuser.limits import check_bytes, current
 from fuser.partition import partition
 from fuser.partition.region import Partition
 from fuser.pipeline.compiled import compile_kernels

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fuser.base.target import Target
 from fuser.graph.ir import Graph
 from fuser.graph.sizes import size_hint
 from fuser.partition.explanation import explanation
@@ -14,7 +15,6 @@ from fuser.partition.region import Partition
 from fuser.pipeline.outline import outline
 from fuser.pipeline.stage_texts import kernel_text
 from fuser.report.build import Planned, region_bytes
-from fuser.target import Target
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.text import canonical_text, print_kernel
 

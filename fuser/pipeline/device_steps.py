@@ -16,8 +16,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from fuser.base.forks import new_lock
 from fuser.dtypes import u8
-from fuser.forks import new_lock
 from fuser.graph.dims import Dim, parse, substitute, symbols_of
 from fuser.graph.sizes import evaluate
 from fuser.pipeline.binding import Bound

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fuser.backend.cores import available_cores, check_threads
-from fuser.config import Config
+from fuser.base.config import Config
+from fuser.base.target import Target
 from fuser.errors import DeviceError
 from fuser.runtime.devices import KINDS, Device, parse_device
-from fuser.target import Target
 
 __all__ = [
     "KINDS",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from fuser.base.target import Target
 from fuser.errors import UsageError
 from fuser.graph.ir import Graph
 from fuser.graph.text import print_graph
@@ -18,7 +19,6 @@ from fuser.pipeline.precision import Precision
 from fuser.pipeline.source import GraphSource
 from fuser.pipeline.stage_texts import kernel_text
 from fuser.report.partition_text import explain
-from fuser.target import Target
 from fuser.tilegen.emit.twins import Twins
 
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from fuser.base.forks import new_lock
 from fuser.dtypes import BY_NAME
 from fuser.errors import FuserError, InvalidModelError, UsageError
-from fuser.forks import new_lock
 from fuser.graph.dims import Dim, parse
 from fuser.graph.ir import TensorType
 from fuser.graph.sizes import guard_from_list

@@ -8,7 +8,8 @@ from math import prod
 from typing import Any
 
 from fuser.backend import nvptx
-from fuser.config import Config
+from fuser.base.config import Config
+from fuser.base.target import Target
 from fuser.errors import LoweringError, UsageError
 from fuser.graph.sizes import size_hint
 from fuser.graph.units import byte_size, counted, duration
@@ -19,7 +20,6 @@ from fuser.partition.rows import MOST_ROW_BYTES
 from fuser.pipeline.tuning import is_static, recall, tuning_material
 from fuser.report.partition_text import names
 from fuser.runtime.cache import KernelCache
-from fuser.target import Target
 from fuser.tilegen.candidates import ranked
 from fuser.tilegen.emit import emit
 from fuser.tilegen.emit.contraction import matmul_of

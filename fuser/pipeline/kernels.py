@@ -3,8 +3,9 @@
     regions -> tile programs (emission, tile passes, proof) -> machine code (workers)
 
 Either step may find that no back end has this kernel, or that it takes longer to compile than a
-kernel may (`kernel_seconds` of fuser/limits.py). Then the parts of the region take its place in the
-partition (partition/ungroup.py), with a refusal that says why; everything else stays as it is.
+kernel may (`kernel_seconds` of fuser/base/limits.py). Then the parts of the region take its place
+in the partition (partition/ungroup.py), with a refusal that says why; everything else stays as it
+is.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from fuser.backend.workers import (
     compile_each,
     refusal_of,
 )
-from fuser.limits import check_time, current
+from fuser.base.limits import check_time, current
+from fuser.base.target import Target
 from fuser.partition.region import Partition, Region
 from fuser.partition.ungroup import is_divisible, ungroup
 from fuser.pipeline.collectives import exchange
-from fuser.target import Target
 from fuser.tilegen.coverage import prove_order, prove_region
 from fuser.tilegen.emit import emit_or_ungroup
 from fuser.tilegen.emit.twins import Twins

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from fuser.base.target import Target
 from fuser.dtypes import DType
 from fuser.pipeline.devices import Device, choose_target, parse_device
-from fuser.target import Target
 
 if TYPE_CHECKING:
     from fuser.partition.options import Options

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fuser.backend.module import CompiledKernel
+from fuser.base.target import Target
 from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph
 from fuser.graph.sizes import size_hint
@@ -22,7 +23,6 @@ from fuser.pipeline.binding import bind_kernels
 from fuser.pipeline.kernels import emit_programs
 from fuser.report.build import Planned
 from fuser.runtime.program import Program
-from fuser.target import Target
 from fuser.tilegen.program import Packing, TileProgram
 
 KEPT_BYTES = 1 << 15

@@ -33,11 +33,12 @@ from typing import Any
 
 import numpy as np
 
-from fuser.config import Config, start_logs, within
+from fuser.base.config import Config, start_logs, within
+from fuser.base.limits import Limits, check_bytes, current
+from fuser.base.target import Target
 from fuser.dtypes import BY_NAME, from_numpy
 from fuser.errors import InvalidModelError
 from fuser.graph import numerics
-from fuser.limits import Limits, check_bytes, current
 from fuser.pipeline.devices import Device, choose_target, parse_device, plan_threads
 from fuser.pipeline.fusion import Fusing, choice
 from fuser.pipeline.native_code import recall
@@ -53,7 +54,6 @@ from fuser.runtime.program import Program
 from fuser.runtime.source import HashFunction, Source, readers
 from fuser.runtime.source import content_digest as digest_of
 from fuser.runtime.store import program_from_record, program_record
-from fuser.target import Target
 
 MOST_BYTES = 256 << 20
 """Computed constants that a stored plan may hold; one with more is not stored."""

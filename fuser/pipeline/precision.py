@@ -17,9 +17,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from fuser.base.target import Target
 from fuser.dtypes import DType, bf16
 from fuser.errors import UsageError
-from fuser.target import Target
 
 Precision = Literal["model", "bf16", "int8w"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)

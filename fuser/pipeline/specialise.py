@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from fuser.base.forks import new_lock
 from fuser.errors import ValueNeededError
-from fuser.forks import new_lock
 from fuser.graph.dims import substitute
 from fuser.graph.evaluate import bind_shape
 from fuser.graph.ir import TensorType

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fuser.backend import cpu, nvptx
+from fuser.base.target import Target
 from fuser.errors import UsageError
 from fuser.graph.text import print_graph
 from fuser.partition.region import Partition
 from fuser.report.partition_text import explain
 from fuser.runtime.terminal import WIDTH
-from fuser.target import Target
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.text import print_kernel
 

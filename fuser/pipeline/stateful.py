@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fuser.base.forks import new_lock
 from fuser.errors import FeedError, UsageError
-from fuser.forks import new_lock
 from fuser.graph.dims import Dim, symbol, symbols_of
 from fuser.graph.evaluate import bind_shape
 from fuser.graph.ir import TensorType

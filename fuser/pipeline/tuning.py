@@ -29,9 +29,10 @@ import numpy as np
 
 from fuser.backend.module import CompiledKernel
 from fuser.backend.workers import CompileJob, compile_all, material_of
+from fuser.base.limits import check_time, current, kernel_time
+from fuser.base.target import Target
 from fuser.dtypes import DType
 from fuser.errors import FuserError
-from fuser.limits import check_time, current, kernel_time
 from fuser.partition.region import Partition
 from fuser.pipeline.plan_cache import note_schedules, remembered_schedules
 from fuser.report.compare import compare, tolerance_of
@@ -40,7 +41,6 @@ from fuser.runtime.cache import KernelCache
 from fuser.runtime.cpu import CpuExecutor
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Program, Step, TensorSpec, assemble
-from fuser.target import Target
 from fuser.tilegen.candidates import candidates
 from fuser.tilegen.coverage import prove_region
 from fuser.tilegen.emit import emit

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fuser.base.target import Target
 from fuser.graph.numerics import Rewritten, RuleClass
 from fuser.graph.rewrites import BY_NAME
 from fuser.graph.sizes import by_example, size_hint
@@ -23,7 +24,6 @@ from fuser.report.roofline import device_of
 from fuser.runtime.plan_report import Bytes, KernelReport, Report
 from fuser.runtime.program import Launch, Program
 from fuser.runtime.savings import Traffic
-from fuser.target import Target
 from fuser.tilegen.program import TileProgram
 
 

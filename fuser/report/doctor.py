@@ -68,7 +68,7 @@ def _gpu() -> Check:
 
 def _cache() -> Check:
     from fuser.backend.failed_kernels import count
-    from fuser.config import Config
+    from fuser.base.config import Config
     from fuser.runtime.cache import KernelCache
 
     try:

@@ -20,8 +20,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from fuser.base.target import Target
 from fuser.runtime.plan_report import Bytes
-from fuser.target import Target
 
 PIECES = 64
 """Parts of a cache: a piece of memory is no larger than one of them."""

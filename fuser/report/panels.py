@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fuser.base.target import TARGETS
 from fuser.graph.units import byte_size, duration, microseconds, operations
 from fuser.partition.explanation import RefusalRow
 from fuser.report.markup import escaped, percent, tag
 from fuser.report.record import Launch, Record
 from fuser.report.refused import refusal_rows
-from fuser.target import TARGETS
 from fuser.tilegen.schedule import settings
 
 MOST_TEXT = 40_000

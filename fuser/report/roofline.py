@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fuser.base.target import Target
 from fuser.runtime.plan_report import Device
-from fuser.target import Target
 
 
 def device_of(target: Target) -> Device:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fuser.base.forks import new_lock
 from fuser.errors import DeviceError, FeedError, UsageError
-from fuser.forks import new_lock
 from fuser.runtime import driver
 from fuser.runtime.replay import make_replay
 

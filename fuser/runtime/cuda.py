@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fuser.base.target import SM_75, SM_80, SM_90A, Target
 from fuser.errors import DeviceError, UsageError
 from fuser.runtime import driver
 from fuser.runtime.binding import Binding, Placed, overlaps, sharing
@@ -37,7 +38,6 @@ from fuser.runtime.program import (
     alone,
     exchanges_of,
 )
-from fuser.target import SM_75, SM_80, SM_90A, Target
 
 if TYPE_CHECKING:
     from fuser.runtime.nccl import NcclRank

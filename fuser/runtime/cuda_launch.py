@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fuser.backend.module import CompiledKernel
+from fuser.base.forks import new_lock
 from fuser.errors import UsageError
-from fuser.forks import new_lock
 from fuser.runtime import driver
 from fuser.runtime.arrays import ArrayRecord
 from fuser.runtime.cuda import launch_attributes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from fuser.forks import new_lock
+from fuser.base.forks import new_lock
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from fuser.base.forks import new_lock
 from fuser.errors import OutOfMemoryError
-from fuser.forks import new_lock
 from fuser.graph.units import byte_size
 from fuser.runtime import driver
 from fuser.runtime.device_code import Module, load_modules

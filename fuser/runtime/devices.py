@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from fuser.backend.features import missing_features
+from fuser.base.target import Target
 from fuser.errors import DeviceError, UsageError
-from fuser.target import Target
 
 Device: TypeAlias = "str | Target"
 """Where a plan runs: "auto" (a GPU if there is one, else the CPU), "cpu", "cuda", "cuda:1", in

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from fuser.base.forks import new_lock
 from fuser.errors import DeviceError, OutOfMemoryError
-from fuser.forks import new_lock
 
 OUT_OF_MEMORY = 2
 FATAL = range(700, 720)

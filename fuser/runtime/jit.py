@@ -17,7 +17,7 @@ from typing import Protocol
 
 from fuser.backend.elf import is_x86_64
 from fuser.backend.symbols import functions
-from fuser.config import Config
+from fuser.base.config import Config
 from fuser.errors import CompileError, DeviceError
 from fuser.runtime import native
 from fuser.runtime.linker import link

@@ -9,7 +9,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from fuser.forks import new_lock
+from fuser.base.forks import new_lock
 
 _lock = new_lock()
 _names = itertools.count()

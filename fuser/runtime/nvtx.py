@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
-from fuser.config import Config
+from fuser.base.config import Config
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
+from fuser.base.target import Target
 from fuser.errors import UsageError
 from fuser.graph.units import byte_size, counted
 from fuser.runtime.container import reading
@@ -21,7 +22,6 @@ from fuser.runtime.nvtx import mark, marking
 from fuser.runtime.program import Program, Steady, TensorSpec
 from fuser.runtime.shown import Shown, Summary, specs_shown
 from fuser.runtime.store import load_programs, program_file, save_program
-from fuser.target import Target
 
 if TYPE_CHECKING:
     import networkx as nx

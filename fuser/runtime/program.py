@@ -14,10 +14,10 @@ from typing import Any, Literal
 import numpy as np
 
 from fuser.backend.module import CompiledKernel
+from fuser.base.target import Target
 from fuser.dtypes import BY_NAME, DType
 from fuser.errors import UsageError, VerifyError
 from fuser.runtime.memory import Interval, plan_memory
-from fuser.target import Target
 
 Space = Literal["input", "output", "constant", "arena"]
 IN_PLACE = "in place"

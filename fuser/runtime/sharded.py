@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from fuser.base.forks import new_lock
+from fuser.base.target import Target
 from fuser.dtypes import BY_NAME
 from fuser.errors import InvalidModelError, UsageError
-from fuser.forks import new_lock
 from fuser.graph.sharding.layout import Layout, Split, join, normal, part
 from fuser.graph.units import byte_size, counted
 from fuser.runtime.container import reading
@@ -32,7 +33,6 @@ from fuser.runtime.program import Exchange, Program, TensorSpec, exchanges_of
 from fuser.runtime.ranks import Ranks
 from fuser.runtime.shown import Shown, Summary, specs_shown
 from fuser.runtime.store import load_programs, save_program
-from fuser.target import Target
 
 NOTE = "sharding.json"
 VERSION = 1

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from fuser.base.forks import new_lock
 from fuser.dtypes import DType
 from fuser.errors import FeedError, InvalidModelError, OutOfMemoryError, UsageError
-from fuser.forks import new_lock
 from fuser.graph.units import byte_size
 from fuser.runtime.memory import aligned_array
 

@@ -21,6 +21,7 @@ import numpy as np
 import fuser
 from fuser.backend.elf import is_x86_64
 from fuser.backend.module import CompiledKernel
+from fuser.base.target import Target
 from fuser.dtypes import BY_NAME
 from fuser.errors import InvalidModelError
 from fuser.runtime import jit, native
@@ -28,7 +29,6 @@ from fuser.runtime.container import Contents, Opened, file_parts, read_file, rea
 from fuser.runtime.deferred import Deferred
 from fuser.runtime.kernel_record import kernel_from_record, kernel_to_record
 from fuser.runtime.program import BufferRef, Copy, Launch, Program, TensorSpec, Zero
-from fuser.target import Target
 
 if TYPE_CHECKING:
     from fuser.runtime.model_file import ModelWriter

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-from fuser.forks import new_lock
+from fuser.base.forks import new_lock
 from fuser.runtime import native_pool
 from fuser.runtime.jit import runtime_library
 from fuser.runtime.memory import address, aligned_empty

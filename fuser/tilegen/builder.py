@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from fuser.base.limits import check_time
 from fuser.dtypes import DType, bool_, f32, f64, i32, i64
 from fuser.errors import VerifyError
 from fuser.graph.sizes import same_shape
-from fuser.limits import check_time
 from fuser.tilegen import ops
 from fuser.tilegen.facts import infer, infer_variable, set_fact
 from fuser.tilegen.index import Index, index

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from fuser.target import Target
+from fuser.base.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.rules.common import ceildiv

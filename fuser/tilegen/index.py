@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fuser.base.forks import cached_property
+from fuser.base.limits import check_time
 from fuser.errors import LoweringError
-from fuser.forks import cached_property
 from fuser.graph import dims
 from fuser.graph.dims import DimExpr
 from fuser.graph.sizes import certain, divides, is_symbolic, no_sizes, order_key, same
 from fuser.graph.sizes import divisor as gcd
-from fuser.limits import check_time
 from fuser.tilegen.value import UNBOUNDED, Value
 
 MOST_ATOMS = 256

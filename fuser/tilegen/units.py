@@ -1,9 +1,10 @@
-"""Schedules of CPU matmuls by tile or dot-product instructions (DOT_UNITS in fuser/target.py)."""
+"""Schedules of CPU matmuls by tile or dot-product instructions (DOT_UNITS in
+fuser/base/target.py)."""
 
 from __future__ import annotations
 
+from fuser.base.target import DotUnit, Target
 from fuser.dtypes import BY_NAME
-from fuser.target import DotUnit, Target
 from fuser.tilegen.schedule import Schedule
 
 

@@ -3,7 +3,7 @@
     with fuser.triton.imports("liger_kernel"):
         import liger_kernel
 
-How that is done, and for whom: `fuser/imports.py`. docs/triton-compatibility.md lists limits.
+How that is done, and for whom: `fuser/base/imports.py`. docs/triton-compatibility.md lists limits.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+from fuser.base.imports import answered, answers
 from fuser.errors import UsageError
-from fuser.imports import answered, answers
 
 OURS = "fuser.triton"
 _TABLE = {"triton": OURS}

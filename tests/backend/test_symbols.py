@@ -17,8 +17,8 @@ from fuser.backend.cpu import host_target
 from fuser.backend.module import CompiledKernel
 from fuser.backend.nvptx.compile import compile_kernel as compile_for_gpu
 from fuser.backend.symbols import functions, named, readable
+from fuser.base.target import AARCH64, SM_80, Target
 from fuser.runtime.jit import link_objects
-from fuser.target import AARCH64, SM_80, Target
 from fuser.tilegen.emit import emit
 from fuser.tilegen.ir import Kernel
 from models import TINY, build

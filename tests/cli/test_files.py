@@ -12,11 +12,11 @@ import pytest
 
 import fuser
 from fuser.backend.llvm import host_features
+from fuser.base.target import TARGETS, X86_64_V3
 from fuser.errors import DeviceError
 from fuser.runtime.container import read_file
 from fuser.runtime.devices import choose
 from fuser.runtime.store import load_programs
-from fuser.target import TARGETS, X86_64_V3
 from tests.cli.command import Fuser
 
 

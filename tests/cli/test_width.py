@@ -125,7 +125,7 @@ def test_equal_kernels_are_one_row_of_their_own_names(
     fuser: Fuser, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Three layers are listed; ungrouped, every row has another name and its own layer's nodes."""
-    monkeypatch.setattr("fuser.config.start_logs", lambda topics: None)  # of the process
+    monkeypatch.setattr("fuser.base.config.start_logs", lambda topics: None)  # of the process
     at = (models["bert"], *AT, *FEW, "--no-counters", "--report", tmp_path / "report.json")
     lines = fuser("profile", *at)[1].splitlines()
     head = next(i for i, line in enumerate(lines) if line.startswith("kernel "))

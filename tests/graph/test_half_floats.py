@@ -11,6 +11,7 @@ from onnx import ModelProto, parser
 
 import fuser
 from fuser import dtypes
+from fuser.base.target import SM_90A
 from fuser.dtypes import DType, bf16, f16, f32, i32, u8
 from fuser.frontends.onnx.importer import import_onnx
 from fuser.graph.builder import Builder, dtype_for
@@ -18,7 +19,6 @@ from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph, TensorType
 from fuser.graph.passes import run_passes
 from fuser.partition.partition import partition
-from fuser.target import SM_90A
 from tests.interpreted import run_partition
 from tests.numerics import assert_close
 

@@ -15,10 +15,10 @@ import fuser
 import fuser.language as fl
 import fuser.triton as triton
 import fuser.triton.language as tl
+from fuser.base.target import SM_80, SM_90A
 from fuser.errors import CheckError, FeedError, LanguageError
 from fuser.language.order import depends_on_order
 from fuser.language.variants import code_for
-from fuser.target import SM_80, SM_90A
 from tests.language.launching import DEVICES, launch
 
 RNG = np.random.default_rng(7)

@@ -10,9 +10,9 @@ import pytest
 
 import fuser
 import fuser.language as fl
+from fuser.base.target import SM_90A, X86_64_V3, Target
 from fuser.errors import UsageError
 from fuser.language import extents
-from fuser.target import SM_90A, X86_64_V3, Target
 
 
 @fuser.kernel

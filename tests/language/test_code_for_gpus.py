@@ -12,12 +12,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from fuser.base.target import SM_80, SM_90A
 from fuser.language import variants
 from fuser.language.arguments import Arguments
 from fuser.language.compile import Options
 from fuser.language.functions import Function
 from fuser.language.variants import Variant, make_variant
-from fuser.target import SM_80, SM_90A
 from tests.language.test_arrays import calls
 from tests.language.test_tutorials import NAMES, SIZES, load
 

@@ -13,11 +13,11 @@ import pytest
 import fuser
 import fuser.language as fl
 from fuser.backend.nvptx import compile_kernel
+from fuser.base.target import SM_80, SM_90A, Target
 from fuser.dtypes import BY_NAME, f32
 from fuser.graph.sizes import Sizes
 from fuser.language.arguments import classify
 from fuser.language.compile import finish, trace
-from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.ir import Kernel
 from tests.language.launching import DEVICES, launch
 from tests.numerics import assert_close

@@ -85,7 +85,7 @@ def feeds_for(inputs: Any) -> dict[str, Any] | None:
 
 def through_session(path: str, limit: int) -> str:
     import fuser
-    from fuser.limits import Limits
+    from fuser.base.limits import Limits
     from fuser.onnxruntime import InferenceSession
 
     try:
@@ -118,9 +118,9 @@ def through_host(path: str, limit: int) -> str:
 def through_dynamic(path: str, limit: int) -> str:
     """Kernels for open sizes, and a run."""
     import fuser
+    from fuser.base.limits import Limits, limited
     from fuser.frontends.onnx.importer import load_model
     from fuser.frontends.onnx.node_args import tensor_info
-    from fuser.limits import Limits, limited
 
     try:
         with limited(Limits(bytes=limit)):

@@ -13,11 +13,11 @@ import numpy as np
 import onnx
 import pytest
 
+from fuser.base.limits import Limits
 from fuser.cli.main import run
 from fuser.errors import LimitError, OutOfMemoryError
 from fuser.frontends.onnx.model import compile
 from fuser.frontends.onnx.session import InferenceSession
-from fuser.limits import Limits
 from tests.malformed import files, graphs, values
 from tests.malformed.flips import flipped, outcome
 from tests.malformed.graphs import loop

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from fuser.imports import answers
+from fuser.base.imports import answers
 
 PROGRAMS = Path(__file__).parent / "programs"
 NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))

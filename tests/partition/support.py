@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fuser import dtypes
+from fuser.base.target import SM_90A, Target, cpu_target
 from fuser.dtypes import DType
 from fuser.graph.builder import Builder
 from fuser.graph.evaluate import evaluate
@@ -14,7 +15,6 @@ from fuser.graph.ir import Graph, Node, TensorType, Value
 from fuser.graph.ops.registry import primitive
 from fuser.partition import Partition, Region
 from fuser.partition.dag import is_convex
-from fuser.target import SM_90A, Target, cpu_target
 from tests.networks import check_regions
 
 Array = np.ndarray[Any, Any]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from fuser import dtypes
+from fuser.base.target import SM_80, Target
 from fuser.graph.ir import Value
 from fuser.partition import Partition, partition
 from fuser.partition.passes import align_rows
-from fuser.target import SM_80, Target
 from fuser.tilegen.emit import emit
 from tests.interpreted import check as check_emitted
 from tests.partition.support import CPU, SM_90A, Net, kinds

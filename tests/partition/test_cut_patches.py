@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fuser import dtypes
+from fuser.base.target import SM_80, SM_90A, Target
 from fuser.graph.ir import Graph
 from fuser.partition import partition
-from fuser.target import SM_80, SM_90A, Target
 from tests.numerics import assert_close
 from tests.partition.support import CPU, Net, kinds, random_feeds, run_regions
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from fuser import dtypes
+from fuser.base.target import SM_80, SM_90A, Target
 from fuser.dtypes import DType
 from fuser.graph import compose
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph, Value
 from fuser.partition import Options, Partition, partition
 from fuser.partition.passes.scaled_weights import scaled_rows
-from fuser.target import SM_80, SM_90A, Target
 from tests.interpreted import run_partition
 from tests.partition.support import CPU, Net, kinds
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from fuser.base.target import SM_90A, Target
 from fuser.graph.ir import Graph
 from fuser.partition import partition
 from fuser.pipeline.kernels import emit_programs
-from fuser.target import SM_90A, Target
 from tests.partition.support import CPU, Net, check, kinds, ops
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fuser import dtypes
+from fuser.base.target import SM_80, SM_90A, Target
 from fuser.dtypes import DType
 from fuser.graph.dims import symbol
 from fuser.graph.evaluate import evaluate
@@ -13,7 +14,6 @@ from fuser.graph.ir import Graph, TensorType
 from fuser.graph.sizes import Sizes
 from fuser.partition import Options, Partition, partition
 from fuser.pipeline.kernels import emit_programs
-from fuser.target import SM_80, SM_90A, Target
 from tests.interpreted import run_partition
 from tests.partition.support import CPU, kinds, ops
 from tests.partition.test_fold_norms import Array, Half, block, drawn

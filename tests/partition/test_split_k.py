@@ -8,12 +8,12 @@ import pytest
 from fuser import dtypes
 from fuser.backend.nvptx import lower_to_gpu
 from fuser.backend.nvptx.ir import ops as gpu
+from fuser.base.target import SM_80, SM_90A, Target
 from fuser.graph.dims import symbol
 from fuser.graph.ir import Graph, TensorType, Value
 from fuser.graph.sizes import Sizes
 from fuser.partition import Partition, partition
 from fuser.pipeline.kernels import emit_programs
-from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen import ops as tile_ops
 from tests import interpreted
 from tests.numerics import assert_close

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fuser import dtypes
+from fuser.base.target import Target
 from fuser.errors import LoweringError
 from fuser.graph import compose
 from fuser.graph.evaluate import evaluate
@@ -14,7 +15,6 @@ from fuser.partition.ungroup import is_divisible, ungroup
 from fuser.pipeline.compiler import compile_graph
 from fuser.pipeline.options import CompileOptions
 from fuser.report.partition_text import explain
-from fuser.target import Target
 from fuser.tilegen import emit as emitters
 from fuser.tilegen.program import TileProgram
 from tests.partition.support import CPU, Net, check, kinds

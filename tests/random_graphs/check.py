@@ -11,6 +11,7 @@ import numpy as np
 
 from fuser.backend.compile_server import Request, compile_text
 from fuser.backend.module import CompiledKernel
+from fuser.base.target import Target
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph, Value
 from fuser.graph.ops.registry import check_types
@@ -21,7 +22,6 @@ from fuser.pipeline.binding import bind_kernels
 from fuser.pipeline.kernels import emit_programs
 from fuser.pipeline.tuning import emitted
 from fuser.runtime.plan import Plan
-from fuser.target import Target
 from fuser.tilegen.candidates import candidates
 from fuser.tilegen.emit.contraction import matmul_of
 from fuser.tilegen.program import TileProgram

@@ -19,8 +19,8 @@ from types import CodeType, FrameType
 from typing import Any, get_args
 
 import fuser
+from fuser.base.target import Target
 from fuser.partition.region import Kind, Partition
-from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.program import TileProgram
 

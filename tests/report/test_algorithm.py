@@ -10,6 +10,7 @@ import pytest
 
 from fuser import dtypes
 from fuser.backend.cpu.host import USUAL_CLOCK, fastest_clock, host_target
+from fuser.base.target import CORE_BANDWIDTH, SM_75, SM_80, SM_90A, X86_64_V4, Target, cpu_target
 from fuser.graph.ir import Graph
 from fuser.graph.numerics import using
 from fuser.partition import Options, partition
@@ -18,7 +19,6 @@ from fuser.pipeline.outline import outline
 from fuser.report.build import Planned, launch_figures
 from fuser.report.roofline import device_of
 from fuser.runtime.plan_report import KernelReport
-from fuser.target import CORE_BANDWIDTH, SM_75, SM_80, SM_90A, X86_64_V4, Target, cpu_target
 from fuser.tilegen.emit import winograd
 from fuser.tilegen.rules import RULES
 from fuser.tilegen.rules.cpu import CPU_RULES

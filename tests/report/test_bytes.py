@@ -5,13 +5,13 @@ from __future__ import annotations
 import onnx
 import pytest
 
+from fuser.base.target import SM_90A, X86_64_V4, Target
 from fuser.frontends.onnx.model import open_model
 from fuser.partition import Options, partition
 from fuser.pipeline.kernels import emit_programs
 from fuser.pipeline.outline import Alternative, outline
 from fuser.report.build import Planned, report_on
 from fuser.runtime.plan_report import Report
-from fuser.target import SM_90A, X86_64_V4, Target
 from fuser.tilegen.coverage.reach import reach
 from fuser.tilegen.parse import parse_kernel
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fuser.base.target import SM_90A, X86_64_V4
 from fuser.report.dram import Cache, Touch, cache_of, dram_bytes
-from fuser.target import SM_90A, X86_64_V4
 
 MB = 1 << 20
 CACHE = cache_of(SM_90A)

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from fuser.base.target import TARGETS
 from fuser.report.roofline import device_of
 from fuser.report.verdict import COSTLIEST, Measured, verdict, verdicts
 from fuser.runtime.plan_report import Device
-from fuser.target import TARGETS
 
 GPU = Device("cuda", "sm_90a", 132, 60e12, 900e12, 4e12, 50 << 20)
 CPU = Device("cpu", "avx512", 2, 2e11, 2e11, 2e10, 32 << 20)

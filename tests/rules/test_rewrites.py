@@ -15,6 +15,7 @@ import pytest
 import fuser
 from fuser import dtypes
 from fuser.backend.nvptx import compile_kernel
+from fuser.base.target import SM_80, SM_90A, X86_64_V3, Target
 from fuser.dtypes import DType
 from fuser.frontends.onnx.model import open_model
 from fuser.graph import compose
@@ -27,7 +28,6 @@ from fuser.graph.rewrites import BY_NAME, REWRITES
 from fuser.partition import Options, partition
 from fuser.partition.passes import PASSES
 from fuser.pipeline.kernels import emit_programs
-from fuser.target import SM_80, SM_90A, X86_64_V3, Target
 from tests.interpreted import run_partition
 from tests.test_packed_weights import n_bits
 from tests.tilegen_emit.test_digits import VNNI, weights_of

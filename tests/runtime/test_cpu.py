@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fuser.base.target import cpu_target
 from fuser.dtypes import f32
 from fuser.errors import DeviceError
 from fuser.runtime.cpu import CpuExecutor, chunking
 from fuser.runtime.program import Program, Step, TensorSpec, assemble
 from fuser.runtime.threads import get_pool
-from fuser.target import cpu_target
 from tests.runtime.pools import taken
 
 from .handmade import binary

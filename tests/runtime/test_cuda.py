@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from fuser.backend.module import CompiledKernel, TensorMap
+from fuser.base.target import SM_75, SM_80, SM_90A
 from fuser.dtypes import bf16, f32
 from fuser.errors import CompileError, DeviceError, FeedError, OutOfMemoryError, UsageError
 from fuser.runtime import cuda, driver
@@ -23,7 +24,6 @@ from fuser.runtime.device_state import DeviceMemory
 from fuser.runtime.device_tensors import DeviceArray, Event, check_tensors
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Launch, Program, Step, TensorSpec, assemble
-from fuser.target import SM_75, SM_80, SM_90A
 
 PTX = """
 .version 7.0

@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from fuser.base.target import X86_64_V3
 from fuser.dtypes import ALL, BY_NAME, NARROW, bf16, f32
 from fuser.errors import ExportError, FeedError, UsageError
 from fuser.runtime import cuda, driver
@@ -23,7 +24,6 @@ from fuser.runtime.dlpack import from_dlpack, host_view
 from fuser.runtime.feeds import check_feeds
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import BufferRef, Copy, Program, TensorSpec
-from fuser.target import X86_64_V3
 from tests.runtime.test_cuda import expected
 from tests.runtime.test_cuda import program as cuda_program
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fuser.backend import workers
-from fuser.forks import cached_property, hold_at_fork, new_lock
+from fuser.base.forks import cached_property, hold_at_fork, new_lock
 
 START = f"""
 import sys
@@ -161,7 +161,7 @@ def _sum_of(n: int) -> float:
 def test_a_child_has_the_server_of_its_parent() -> None:
     assert _sum_of(5) == 60
     workers.shutdown()
-    from fuser.target import cpu_target
+    from fuser.base.target import cpu_target
 
     workers.start(cpu_target("x86-64-v3", ""))
     server = workers._pool.server_pid

@@ -10,12 +10,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from fuser.base.target import cpu_target
 from fuser.dtypes import bf16, bool_, f16, f32, i8, i64
 from fuser.errors import FeedError, InvalidModelError, UsageError
 from fuser.runtime.feeds import check_feeds
 from fuser.runtime.plan import Plan, _restore
 from fuser.runtime.program import Step, TensorSpec, assemble
-from fuser.target import cpu_target
 
 from .handmade import binary
 

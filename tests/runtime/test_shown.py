@@ -10,12 +10,12 @@ import onnx.parser
 import pytest
 
 import fuser
+from fuser.base.target import X86_64_V3
 from fuser.dtypes import f32
 from fuser.report.report import RegionReport, Report, Saving, Traffic
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import BufferRef, Copy, Program, TensorSpec
 from fuser.runtime.shown import Shown, Summary
-from fuser.target import X86_64_V3
 
 
 def plan_of(name: str, *inputs: str) -> Plan:

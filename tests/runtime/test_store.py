@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from fuser.base.target import cpu_target
 from fuser.dtypes import f32, from_numpy
 from fuser.errors import InvalidModelError, UsageError
 from fuser.runtime.container import Opened
@@ -19,7 +20,6 @@ from fuser.runtime.memory import address
 from fuser.runtime.plan import Plan
 from fuser.runtime.program import Program, Step, TensorSpec, assemble
 from fuser.runtime.store import load_program, save_program
-from fuser.target import cpu_target
 
 from .handmade import binary
 

@@ -10,9 +10,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import fuser
 from fuser.backend.module import CompiledKernel
+from fuser.base.target import SM_90A
 from fuser.dtypes import f32
 from fuser.runtime.program import Step, TensorSpec, assemble
-from fuser.target import SM_90A
 
 DEEP, WIDE = 4096, 1024
 

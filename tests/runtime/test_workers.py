@@ -26,11 +26,11 @@ from fuser.backend.workers import (
     compile_each,
     refusal_of,
 )
+from fuser.base.limits import Limits, limited
+from fuser.base.target import cpu_target
 from fuser.dtypes import f32
 from fuser.errors import CompileError, CompileTimeoutError, LimitError
-from fuser.limits import Limits, limited
 from fuser.runtime.cache import KernelCache
-from fuser.target import cpu_target
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import axis, index
 from fuser.tilegen.ir import Kernel

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from fuser.backend.module import CompiledKernel
+from fuser.base.target import SM_90A
 from fuser.dtypes import BY_NAME
 from fuser.errors import DeviceError, UsageError
 from fuser.runtime.collectives import ThreadRank, Threads, perform
 from fuser.runtime.cuda import CudaExecutor
 from fuser.runtime.nccl import Nccl, NcclRank, UniqueId
 from fuser.runtime.program import BufferRef, Exchange, Launch, Program
-from fuser.target import SM_90A
 
 TYPES = {0: "i8", 1: "u8", 2: "i32", 3: "u32", 4: "i64", 5: "u64", 6: "f16", 7: "f32", 8: "f64",
          9: "bf16"}  # fmt: skip

@@ -10,8 +10,8 @@ import pytest
 from fuser import dtypes
 from fuser.backend.nvptx import lower_to_gpu
 from fuser.backend.nvptx.ir import ops as gpu
+from fuser.base.target import SM_90A, cpu_target
 from fuser.dtypes import DType
-from fuser.target import SM_90A, cpu_target
 from fuser.tilegen.emit import emit
 from fuser.tilegen.rules.cpu.k_blocks import deep_schedule, span_of
 from fuser.tilegen.rules.cpu.matmul import dot_schedule, swept_rows

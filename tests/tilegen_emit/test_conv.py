@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fuser import dtypes
-from fuser.target import cpu_target
+from fuser.base.target import cpu_target
 from fuser.tilegen.emit import emit
 from fuser.tilegen.rules.cpu.conv import conv_schedule
 from fuser.tilegen.rules.cpu.matmul import register_tiles

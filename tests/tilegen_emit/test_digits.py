@@ -12,11 +12,11 @@ from onnx import helper, numpy_helper
 
 import fuser
 from fuser.backend.cpu import lower_to_llvm
+from fuser.base.target import TARGETS, X86_64_V3, X86_64_V4, Target
 from fuser.frontends.onnx.model import open_model
 from fuser.graph.numerics import using
 from fuser.partition import partition
 from fuser.pipeline.kernels import emit_programs
-from fuser.target import TARGETS, X86_64_V3, X86_64_V4, Target
 from fuser.tilegen.emit.digits import MOST
 from tests.interpreted import run_partition
 from tests.test_packed_weights import model_of, n_bits, product

@@ -5,10 +5,10 @@ import pytest
 from onnx import numpy_helper, parser
 
 from benchmarks.compile_growth import SHAPES
+from fuser.base.target import SM_90A, X86_64_V3, Target
 from fuser.graph.ir import Graph
 from fuser.partition import partition
 from fuser.pipeline.kernels import emit_programs, programs_of
-from fuser.target import SM_90A, X86_64_V3, Target
 from fuser.tilegen.emit.twins import Twins, form_of
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.text import print_kernel

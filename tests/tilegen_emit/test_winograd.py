@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fuser import dtypes
+from fuser.base.target import SM_90A, cpu_target
 from fuser.graph.numerics import using
-from fuser.target import SM_90A, cpu_target
 from fuser.tilegen.emit import winograd
 from fuser.tilegen.program import Packing
 from fuser.tilegen.rules import RULES

@@ -6,8 +6,8 @@ from fuser.backend.cpu import costs, kernel_facts
 from fuser.backend.cpu.dot_plan import evaluated_once, keep, plan_dot
 from fuser.backend.cpu.kernel_facts import Facts
 from fuser.backend.cpu.memory_order import hold_loads
+from fuser.base.target import Target
 from fuser.graph import walks
-from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block, Kernel, Op
 from fuser.tilegen.value import TileType, Value

@@ -16,10 +16,10 @@ from fuser.backend.cpu.verify import verify_tiles
 from fuser.backend.function import Function, Module, read_scalars, read_sizes
 from fuser.backend.module import CompiledKernel
 from fuser.backend.text import Reg, integer, symbolic_dims
+from fuser.base.target import Target
 from fuser.graph import dims
 from fuser.graph.dims import DimExpr
 from fuser.graph.sizes import is_symbolic, size_hint
-from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Buffer, Kernel
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fuser.backend.cpu import costs, kernel_facts
 from fuser.backend.cpu.kernel_facts import DotPlan, Facts
 from fuser.backend.cpu.unit_plan import plan_unit_dot
+from fuser.base.target import Target
 from fuser.graph import walks
-from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.index import Mod
 from fuser.tilegen.value import TileType, Value

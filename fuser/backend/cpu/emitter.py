@@ -16,9 +16,9 @@ from fuser.backend import text
 from fuser.backend.cpu import affine
 from fuser.backend.function import Function, Module
 from fuser.backend.text import Reg, integer
+from fuser.base.target import Target
 from fuser.errors import VerifyError
 from fuser.graph.sizes import certain, is_symbolic, same
-from fuser.target import Target
 from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, Scalar
 from fuser.tilegen.value import INDEX, UNBOUNDED, TileType, Value
 

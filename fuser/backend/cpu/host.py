@@ -10,7 +10,7 @@ from pathlib import Path
 from fuser.backend import llvm
 from fuser.backend.cores import available_cores
 from fuser.backend.features import missing_features
-from fuser.target import Target, cpu_target
+from fuser.base.target import Target, cpu_target
 
 _CPU = Path("/sys/devices/system/cpu")
 _CACHES = _CPU / "cpu0/cache"

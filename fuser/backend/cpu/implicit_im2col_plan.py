@@ -8,8 +8,8 @@ from math import gcd
 
 from fuser.backend.cpu import kernel_facts
 from fuser.backend.cpu.kernel_facts import Facts, ImplicitIm2col
+from fuser.base.target import DotUnit
 from fuser.graph.sizes import is_symbolic
-from fuser.target import DotUnit
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Scalar, in_range
 from fuser.tilegen.value import INDEX, TileType, Value

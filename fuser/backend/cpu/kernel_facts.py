@@ -16,11 +16,11 @@ from functools import partial
 from typing import Literal
 
 from fuser.backend.cpu import affine
+from fuser.base.target import DotUnit, Target
 from fuser.dtypes import f32, f64
 from fuser.graph import walks
 from fuser.graph.sizes import divisor as gcd
 from fuser.graph.sizes import is_symbolic
-from fuser.target import DotUnit, Target
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, Scalar
 from fuser.tilegen.ir import Block, Buffer, Kernel, Op

@@ -17,9 +17,9 @@ from fuser.backend.cpu.loop_nest import Nests
 from fuser.backend.cpu.storage import Point
 from fuser.backend.function import Function, Module
 from fuser.backend.text import Reg
+from fuser.base.target import Target
 from fuser.errors import LoweringError, VerifyError
 from fuser.graph import walks
-from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
 from fuser.tilegen.ir import Block, Buffer, Op

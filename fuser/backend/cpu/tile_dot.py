@@ -18,8 +18,8 @@ from fuser.backend.cpu.storage import Memory, Point
 from fuser.backend.cpu.unit_operands import TILE_BYTES, cover, left_operand, right_operand
 from fuser.backend.cpu.unit_plan import PANEL, ROWS, is_zero
 from fuser.backend.text import Reg, integer
+from fuser.base.target import DotUnit
 from fuser.graph import walks
-from fuser.target import DotUnit
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, minimum
 from fuser.tilegen.ir import Block, Op

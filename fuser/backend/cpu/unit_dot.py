@@ -21,7 +21,7 @@ from fuser.backend.cpu.tile_dot import tile_dot
 from fuser.backend.cpu.unit_operands import TILE_BYTES, Operand, cover, left_operand, right_operand
 from fuser.backend.cpu.unit_plan import PANEL, SIGN, is_zero
 from fuser.backend.text import Reg, integer
-from fuser.target import DotUnit
+from fuser.base.target import DotUnit
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
 from fuser.tilegen.value import Value

@@ -9,7 +9,7 @@ from fuser.backend.cpu.lower import Lowering
 from fuser.backend.cpu.storage import Memory
 from fuser.backend.cpu.unit_plan import PANEL, panels_in_place, rows_in_place
 from fuser.backend.text import Reg
-from fuser.target import DotUnit
+from fuser.base.target import DotUnit
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
 from fuser.tilegen.value import Value

@@ -11,7 +11,7 @@ from __future__ import annotations
 from fuser.backend.cpu import kernel_facts
 from fuser.backend.cpu.implicit_im2col_plan import find_implicit_im2col
 from fuser.backend.cpu.kernel_facts import DotPlan, Facts, ImplicitIm2col, Packed
-from fuser.target import DotUnit
+from fuser.base.target import DotUnit
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Scalar, in_range
 from fuser.tilegen.ir import Op, View

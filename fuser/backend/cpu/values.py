@@ -15,11 +15,11 @@ from fuser.backend.cpu.kernel_facts import Facts
 from fuser.backend.cpu.storage import Cells, Memory, One, Place, Point
 from fuser.backend.function import Function, Module
 from fuser.backend.text import Reg
+from fuser.base.target import Target
 from fuser.dtypes import DType
 from fuser.errors import LoweringError, VerifyError
 from fuser.graph import walks
 from fuser.graph.sizes import by_example, certain, is_symbolic, size_hint
-from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Index, Lookup, Scalar
 from fuser.tilegen.ir import Block, Buffer, Op, View

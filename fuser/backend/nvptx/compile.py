@@ -21,11 +21,11 @@ from fuser.backend.nvptx.layouts.mma_units import known_unit
 from fuser.backend.nvptx.lowering.lower import Lowering
 from fuser.backend.nvptx.pipeline import run_passes
 from fuser.backend.text import symbolic_dims
+from fuser.base.target import Target
 from fuser.errors import LoweringError
 from fuser.graph import dims
 from fuser.graph.dims import DimExpr
 from fuser.graph.sizes import moves, size_hint
-from fuser.target import Target
 from fuser.tilegen.ir import Kernel
 
 MOST_WARPS = 32

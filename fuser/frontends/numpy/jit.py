@@ -19,8 +19,8 @@ from functools import update_wrapper
 from types import FunctionType, MethodType
 from typing import Any
 
+from fuser.base.forks import cached_property, new_lock
 from fuser.errors import ArgumentTypeError, FeedError, UsageError, names_keywords
-from fuser.forks import cached_property, new_lock
 from fuser.frontends.numpy.arguments import Arguments
 from fuser.frontends.numpy.loops import Looped
 from fuser.frontends.numpy.objects import Reads, is_object

@@ -29,9 +29,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from fuser.base.forks import cached_property as locked_property
 from fuser.dtypes import from_numpy
 from fuser.errors import TraceError
-from fuser.forks import cached_property as locked_property
 from fuser.frontends.numpy.specs import spec_of
 from fuser.frontends.numpy.trace import ArraySpec, TracedArray, outermost
 from fuser.frontends.numpy.trace import tree as trees

@@ -20,6 +20,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 from onnx.reference import ReferenceEvaluator
 
+from fuser.base.limits import check_bytes, check_time
 from fuser.errors import (
     InvalidModelError,
     OutOfMemoryError,
@@ -37,7 +38,6 @@ from fuser.frontends.onnx.importer.registry import find_handler
 from fuser.frontends.onnx.importer.types import host_array, is_supported
 from fuser.frontends.onnx.model import open_model
 from fuser.graph.numerics import current, using
-from fuser.limits import check_bytes, check_time
 from fuser.pipeline.devices import check_device
 from fuser.pipeline.options import CompileOptions
 from fuser.pipeline.specialise import Specialised

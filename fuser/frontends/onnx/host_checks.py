@@ -12,6 +12,7 @@ import onnx
 from onnx import NodeProto, TypeProto
 from onnx.shape_inference import infer_node_outputs
 
+from fuser.base.limits import check_bytes
 from fuser.errors import LimitError, UnsupportedDTypeError
 from fuser.frontends.onnx.importer.constraints import check_constraints
 from fuser.frontends.onnx.importer.inference import FAILURES
@@ -19,7 +20,6 @@ from fuser.frontends.onnx.importer.reader import attributes_of
 from fuser.frontends.onnx.importer.registry import OnnxNode
 from fuser.graph.builder import Builder
 from fuser.graph.ir import Graph
-from fuser.limits import check_bytes
 
 MAX_READ = 4096
 """Elements of an operand whose values shapes are inferred from."""

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 import numpy as np
 from onnx import GraphProto, NodeProto
 
+from fuser.base.limits import check_bytes, check_time
 from fuser.errors import InvalidModelError, UnsupportedError
 from fuser.frontends.onnx.importer.control import check_end, hands_on
 from fuser.frontends.onnx.importer.reader import captured_names
-from fuser.limits import check_bytes, check_time
 from fuser.runtime.cpu import CpuExecutor
 from fuser.runtime.cpu_loop import CpuLoop
 from fuser.runtime.feeds import check_feeds

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fuser.config import within
+from fuser.base.config import within
+from fuser.base.limits import Limits, check_bytes
 from fuser.dtypes import from_numpy
 from fuser.errors import UnsupportedError, UsageError
 from fuser.frontends.onnx.host_operators import evaluator
@@ -21,7 +22,6 @@ from fuser.frontends.onnx.node_args import TensorInfo, tensor_info
 from fuser.frontends.onnx.runner import Runner, Running
 from fuser.frontends.onnx.values import numpy_type
 from fuser.graph.ir import TensorType
-from fuser.limits import Limits, check_bytes
 from fuser.pipeline.devices import Device, choose_target
 from fuser.pipeline.fusion import Fusing, Fusion
 from fuser.pipeline.options import CompileOptions, Progress, quiet

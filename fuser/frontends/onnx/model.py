@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fuser.config import within
+from fuser.base.config import within
+from fuser.base.limits import Limits
 from fuser.dtypes import DType
 from fuser.errors import (
     FeedError,
@@ -41,7 +42,6 @@ from fuser.graph.numerics import Numerics, using
 from fuser.graph.numerics import current as current_numerics
 from fuser.graph.passes import run_passes
 from fuser.graph.passes.known_codes import Store, remembered
-from fuser.limits import Limits
 from fuser.pipeline.compiler import Keep, compile_graph, is_large
 from fuser.pipeline.devices import Device, check_device
 from fuser.pipeline.fusion import Fusing

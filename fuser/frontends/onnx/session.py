@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fuser.config import within
+from fuser.base.config import within
+from fuser.base.forks import new_lock
+from fuser.base.limits import Limits
 from fuser.errors import FuserError, UsageError, check_keywords
-from fuser.forks import new_lock
 from fuser.frontends.onnx.importer import load_model
 from fuser.frontends.onnx.io_binding import IOBinding, Target
 from fuser.frontends.onnx.model import Model
@@ -42,7 +43,6 @@ from fuser.frontends.onnx.settings import (
 from fuser.frontends.onnx.values import OrtValue, is_on_gpu, on_host, plain
 from fuser.graph.numerics import Mode, using
 from fuser.graph.units import counted
-from fuser.limits import Limits
 from fuser.pipeline.devices import Device, check_device, parse_device
 from fuser.pipeline.fusion import Fusing
 from fuser.pipeline.options import CompileOptions

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+from fuser.base.limits import seldom_collected
 from fuser.errors import DeviceError, UnsupportedError, UsageError, check_keywords
 from fuser.frontends.torch.capture import Captured, Declined, capture
 from fuser.frontends.torch.decompositions import decompositions, training_decompositions
@@ -35,7 +36,6 @@ from fuser.frontends.torch.program import FxProgram, Options
 from fuser.frontends.torch.split import Part, split
 from fuser.frontends.torch.views import lift_views
 from fuser.frontends.torch.writes import check_writes
-from fuser.limits import seldom_collected
 
 _log = logging.getLogger("fuser.compile")
 

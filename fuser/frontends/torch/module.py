@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fuser.forks import new_lock
+from fuser.base.forks import new_lock
 from fuser.frontends.torch.changes import module_state, watch_modules
 from fuser.frontends.torch.exported import CompiledProgram
 from fuser.frontends.torch.program import MOST_PLANS, Options

@@ -7,8 +7,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fuser.base.forks import new_lock
 from fuser.errors import UsageError
-from fuser.forks import new_lock
 from fuser.frontends.torch.changes import watch_tensors
 from fuser.frontends.torch.importer import Imported, Input, check_operators, import_fx, tensor_array
 from fuser.frontends.torch.importer.registry import dtype_of

@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from fuser import dtypes
+from fuser.base.limits import current
 from fuser.errors import FuserError
 from fuser.graph.builder import Builder
 from fuser.graph.dims import DimExpr
@@ -23,7 +24,6 @@ from fuser.graph.ops.collective import COLLECTIVES
 from fuser.graph.ops.primitive import Array
 from fuser.graph.ops.registry import primitive
 from fuser.graph.passes.rewrite import rewrite, uniform
-from fuser.limits import current
 
 BUDGET = 1 << 20
 """Bytes that a folded constant may take if it is larger than the constants it is made of."""

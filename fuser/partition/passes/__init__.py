@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from fuser.base.target import Target
 from fuser.graph.exact_float_matmuls import to_exact_float_matmuls
 from fuser.graph.fp8_matmuls import to_fp8_matmuls
 from fuser.graph.int8_matmuls import to_int8_matmuls
@@ -41,7 +42,6 @@ from fuser.partition.passes.split_contractions import split_contractions
 from fuser.partition.passes.split_k import split_k
 from fuser.partition.passes.split_matmuls import split_matmuls
 from fuser.partition.passes.split_sums import split_sums
-from fuser.target import Target
 
 FIRST_FP8 = 89
 """The first compute capability that multiplies 8-bit floats."""

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from math import prod
 
+from fuser.base.target import Target
 from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
 from fuser.graph.sizes import is_symbolic
 from fuser.partition.nodes import is_map
-from fuser.target import Target
 
 PIECE = 16
 """Bytes that are copied at once."""

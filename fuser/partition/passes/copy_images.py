@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from math import prod
 
+from fuser.base.target import Target
 from fuser.dtypes import f32
 from fuser.graph.copying import begin_copy, clone_node
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
 from fuser.graph.sizes import by_example
 from fuser.graph.work import operand_dtype
-from fuser.target import Target
 
 FEW_CHANNELS = 16
 """Of the images that float32 matmuls read from a copy."""

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from math import prod
 
+from fuser.base.target import Target
 from fuser.graph.copying import with_replaced
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
 from fuser.graph.sizes import is_symbolic
-from fuser.target import Target
 
 FEW_CHANNELS = 8
 """From this many on, a pixel is a piece that the copy engine fetches."""

@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from fuser.base.target import Target
 from fuser.dtypes import f32
 from fuser.graph.copying import with_replaced
 from fuser.graph.ir import Graph, Node, Value
@@ -38,7 +39,6 @@ from fuser.partition.passes.merge_matmuls import is_linear
 from fuser.partition.passes.scaled_weights import scaled_rows, times
 from fuser.partition.passes.single_pass_variance import Variance, match_variance, sums_about_first
 from fuser.partition.statistics import are_taken_beside
-from fuser.target import Target
 
 Array = np.ndarray[Any, Any]
 

@@ -22,6 +22,7 @@ from math import frexp, prod
 
 import numpy as np
 
+from fuser.base.target import Target
 from fuser.dtypes import f32
 from fuser.graph.copying import with_replaced
 from fuser.graph.ir import Graph, Node, Value
@@ -42,7 +43,6 @@ from fuser.partition.passes.fold_norms import (
 from fuser.partition.passes.live import without_dead
 from fuser.partition.passes.merge_matmuls import is_linear
 from fuser.partition.passes.split_k import FEW_ROWS
-from fuser.target import Target
 
 STEP, MOST = 8, 128
 """What columns of a block are multiples of, and the most of them. Of weights that are packed with k

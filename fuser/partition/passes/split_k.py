@@ -17,6 +17,7 @@ from collections import deque
 from functools import reduce
 from math import inf, prod
 
+from fuser.base.target import HOPPER, Target
 from fuser.graph.copying import with_replaced
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
@@ -25,7 +26,6 @@ from fuser.partition.gated import find_gates
 from fuser.partition.nodes import REDUCE, is_injective, is_map, reduce_axes
 from fuser.partition.passes.merge_matmuls import is_linear
 from fuser.partition.passes.split_contractions import in_parts
-from fuser.target import HOPPER, Target
 
 FEW_ROWS, NARROW, LINE = 16, 16, 32
 """Rows up to which a matmul streams its weights; the least columns of a block, and those of which a

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from math import prod
 
+from fuser.base.target import Target
 from fuser.dtypes import f32
 from fuser.graph.copying import with_replaced
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
 from fuser.graph.sizes import is_symbolic
 from fuser.partition.nodes import reduce_axes
-from fuser.target import Target
 
 COLUMNS = 64
 """Columns that a block sums side by side."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from fuser.base.limits import check_time
 from fuser.errors import VerifyError
 from fuser.graph.sizes import size_hint
-from fuser.limits import check_time
 from fuser.tilegen.coverage.access import Access
 from fuser.tilegen.index import Axis, Extreme, FloorDiv, Index, Mod
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
+from fuser.base.limits import kernel_time
+from fuser.base.target import Target
 from fuser.errors import CompileTimeoutError, LoweringError
-from fuser.limits import kernel_time
 from fuser.partition.region import Partition, Region
 from fuser.partition.ungroup import Code, is_divisible, ungroup
-from fuser.target import Target
 from fuser.tilegen.emit import (
     attention,
     contraction,

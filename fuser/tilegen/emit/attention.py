@@ -18,12 +18,12 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from fuser.base.target import Target
 from fuser.dtypes import DType
 from fuser.errors import LoweringError
 from fuser.graph.ir import Value
 from fuser.graph.sizes import by_example, certain, is_symbolic
 from fuser.partition.region import Partition, Region
-from fuser.target import Target
 from fuser.tilegen.emit.bounds import (
     constant_bound,
     keeps_range,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from fuser.base.target import Target
 from fuser.dtypes import DType, f32
 from fuser.errors import LoweringError
 from fuser.graph.ir import Node, Value
@@ -18,7 +19,6 @@ from fuser.graph.numerics import Numerics
 from fuser.graph.ops.quantised import bits_of
 from fuser.graph.sizes import certain, divides, is_symbolic, size_hint
 from fuser.partition.region import Partition, Region
-from fuser.target import Target
 from fuser.tilegen.candidates import Matmul
 from fuser.tilegen.emit import deep, digits
 from fuser.tilegen.emit.constants import uniform

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fuser.base.target import Target
 from fuser.dtypes import DType
 from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import is_symbolic
 from fuser.partition.region import Partition, Region
-from fuser.target import Target
 from fuser.tilegen.emit.constants import uniform
 from fuser.tilegen.emit.contraction import can_stream, is_folded, rows_program
 from fuser.tilegen.emit.dot_operands import dot_dtype, dot_op, dot_unit, grouped_panel, operand

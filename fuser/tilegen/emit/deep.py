@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fuser.base.target import Target
 from fuser.errors import LoweringError
 from fuser.graph.ir import Value
 from fuser.partition.region import Partition, Region
-from fuser.target import Target
 from fuser.tilegen.emit.dot_operands import dot_dtype, dot_op, operand, panel
 from fuser.tilegen.emit.dot_shape import DotShape
 from fuser.tilegen.emit.placement import Places, spread, store_placed

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fuser.base.target import Target
 from fuser.dtypes import f32, i32
 from fuser.graph.ir import Node
 from fuser.graph.sizes import is_symbolic
 from fuser.partition.region import Partition, Region
-from fuser.target import Target
 from fuser.tilegen import ir
 from fuser.tilegen.emit.dot_operands import late_scales
 from fuser.tilegen.emit.dot_shape import DotShape

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from fuser.base.target import DotUnit, Target
 from fuser.dtypes import BY_NAME, DType
 from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import is_symbolic, size_hint
 from fuser.graph.work import operand_dtype
-from fuser.target import DotUnit, Target
 from fuser.tilegen.emit.constants import uniform
 from fuser.tilegen.emit.dot_shape import DotShape
 from fuser.tilegen.emit.maps import Coords, backward

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fuser.base.target import Target
 from fuser.graph.ir import Value
 from fuser.graph.sizes import is_symbolic, same, size_hint
 from fuser.partition.region import Partition, Region
-from fuser.target import Target
 from fuser.tilegen.emit.maps import Coords, Guard, delinearise, product, regroup
 from fuser.tilegen.emit.memory import address, linear_in
 from fuser.tilegen.emit.placement import Places, spread

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fuser.base.target import Target
 from fuser.errors import LoweringError
 from fuser.graph.ir import Node, Value
 from fuser.graph.ops.registry import is_map
 from fuser.graph.sizes import by_example, certain, is_symbolic
 from fuser.partition.region import Partition, Region
-from fuser.target import Target
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, delinearise, product, regroup
 from fuser.tilegen.emit.placement import Places, spread

@@ -7,9 +7,9 @@ a program that stores (or adds) each update where it belongs.
 
 from __future__ import annotations
 
+from fuser.base.target import Target
 from fuser.graph.ir import Node, Value
 from fuser.partition.region import Partition, Region
-from fuser.target import Target
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, delinearise
 from fuser.tilegen.emit.primitives import position

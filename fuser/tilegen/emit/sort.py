@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fuser.base.target import Target
 from fuser.dtypes import f32, i32
 from fuser.graph.ir import Node
 from fuser.partition.region import Partition, Region
-from fuser.target import Target
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, delinearise, product
 from fuser.tilegen.emit.space import Emission, Piece

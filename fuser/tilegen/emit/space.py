@@ -19,12 +19,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from fuser.base.target import Target
 from fuser.dtypes import DType, bf16, bool_, i32, i64
 from fuser.errors import LoweringError
 from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import certain, is_symbolic
 from fuser.partition.region import Partition, Region
-from fuser.target import Target
 from fuser.tilegen import ir
 from fuser.tilegen.builder import Builder, row_major
 from fuser.tilegen.emit.constants import triangle, uniform

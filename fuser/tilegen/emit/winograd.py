@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from fuser.base.target import Target
 from fuser.dtypes import f32
 from fuser.partition.region import Partition, Region
-from fuser.target import Target
 from fuser.tilegen.emit.conv import ConvShape, conv_shape
 from fuser.tilegen.emit.dot_operands import dot_op
 from fuser.tilegen.emit.map import program

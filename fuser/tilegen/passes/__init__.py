@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fuser.base.limits import check_time
 from fuser.errors import VerifyError
-from fuser.limits import check_time
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.passes.control import inline_single_iterations
 from fuser.tilegen.passes.cse import eliminate_common_values

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from fuser.base.target import Target
 from fuser.graph.numerics import Numerics
-from fuser.target import Target
 from fuser.tilegen.rules.asked import Asked, recording
 from fuser.tilegen.rules.cpu import CPU_RULES
 from fuser.tilegen.rules.cpu.row_order import row_order_rules as cpu_row_order

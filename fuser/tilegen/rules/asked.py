@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from fuser.target import Target
+from fuser.base.target import Target
 from fuser.tilegen.rules.record import Rules
 from fuser.tilegen.schedule import Schedule
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from fuser.target import DotUnit, Target
+from fuser.base.target import DotUnit, Target
 from fuser.tilegen.schedule import Schedule
 
 Reads = Literal["nothing", "keys", "half tile", "tiles"]

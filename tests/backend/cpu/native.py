@@ -11,11 +11,11 @@ import numpy as np
 
 from fuser.backend.cpu import compile_kernel, host_target
 from fuser.backend.module import CompiledKernel
+from fuser.base.target import Target
 from fuser.dtypes import DType
 from fuser.graph import dims
 from fuser.graph.sizes import evaluate
 from fuser.runtime.jit import link_objects
-from fuser.target import Target
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.ir import Buffer, Kernel
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fuser.backend.cpu import compile_kernel
+from fuser.base.target import AARCH64, X86_64_V3
 from fuser.dtypes import ALL, DType, bf16, bool_, f16, f32, f64, i8, i32, i64
 from fuser.errors import LoweringError
-from fuser.target import AARCH64, X86_64_V3
 from fuser.tilegen import interpret, ops
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import Index, axis, index

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from fuser.backend.cpu.compile import decisions_text
+from fuser.base.target import TARGETS, X86_64_V3, X86_64_V4, Target
 from fuser.dtypes import bf16, f32
-from fuser.target import TARGETS, X86_64_V3, X86_64_V4, Target
 from fuser.tilegen.ir import Kernel
 from tests.backend.nvptx import kernels
 from tests.golden import Golden

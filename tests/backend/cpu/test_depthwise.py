@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fuser.backend.cpu import lower_to_llvm
-from fuser.target import cpu_target
+from fuser.base.target import cpu_target
 from fuser.tilegen.emit import emit
 from fuser.tilegen.rules.cpu.conv import direct_schedule
 from tests.interpreted import one_region

@@ -7,8 +7,8 @@ import pytest
 
 from fuser.backend.cpu.compile import decisions_text
 from fuser.backend.features import missing_features
+from fuser.base.target import X86_64_V3, Target
 from fuser.dtypes import DType, bf16, f16, f32, f64, i8, i32
-from fuser.target import X86_64_V3, Target
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import axis, index
 from fuser.tilegen.ir import Kernel

@@ -14,10 +14,10 @@ import pytest
 
 from fuser.backend.cpu.compile import lower_to_llvm
 from fuser.backend.llvm import host_features
+from fuser.base.target import X86_64_V3, Target
 from fuser.dtypes import DType, bf16, f16, f32, i8, i32, u8
 from fuser.graph import dims
 from fuser.graph.sizes import Sizes
-from fuser.target import X86_64_V3, Target
 from fuser.tilegen import interpret, ops
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import Index, axis, index, lookup

@@ -8,9 +8,9 @@ from onnx import parser
 
 import fuser
 from fuser.backend import cpu
+from fuser.base.target import X86_64_V3, X86_64_V4, Target
 from fuser.partition import partition
 from fuser.pipeline.kernels import emit_programs
-from fuser.target import X86_64_V3, X86_64_V4, Target
 from tests.test_growth import LINKS, chain, imported
 
 

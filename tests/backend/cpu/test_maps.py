@@ -8,9 +8,9 @@ import math
 import numpy as np
 import pytest
 
+from fuser.base.target import Target
 from fuser.dtypes import ALL, DType, bf16, bool_, f16, f32, f64, i32
 from fuser.graph.ops.registry import PRIMITIVES
-from fuser.target import Target
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import axis, index
 from tests.backend.cpu import native

@@ -11,10 +11,10 @@ from onnx import numpy_helper, parser
 
 from fuser.backend import cpu
 from fuser.backend.cpu import nest_constants
+from fuser.base.target import X86_64_V4
 from fuser.frontends.onnx.model import Model, open_model
 from fuser.partition import partition
 from fuser.pipeline.kernels import emit_programs
-from fuser.target import X86_64_V4
 from fuser.tilegen.ir import Kernel
 from tests.backend.cpu import native
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from fuser.backend.cpu import lower_to_llvm
+from fuser.base.target import cpu_target
 from fuser.dtypes import f32, i32
-from fuser.target import cpu_target
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.emit import emit
 from fuser.tilegen.index import axis, index

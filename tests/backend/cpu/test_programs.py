@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fuser.backend.cpu.compile import decisions_text
+from fuser.base.target import Target
 from fuser.dtypes import ALL, DType, f32, f64, i8
-from fuser.target import Target
 from fuser.tilegen import interpret
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import axis, index

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fuser.backend.cpu.kernel_facts import apart
+from fuser.base.target import X86_64_V3
 from fuser.dtypes import f32
-from fuser.target import X86_64_V3
 from fuser.tilegen import interpret, ops
 from fuser.tilegen.index import Index, axis
 from fuser.tilegen.ir import Buffer, View

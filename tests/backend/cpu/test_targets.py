@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fuser.backend.cpu import assembly, compile_kernel, host_target, lower_to_llvm
-from fuser.target import AARCH64, X86_64_V3, X86_64_V4, Target
+from fuser.base.target import AARCH64, X86_64_V3, X86_64_V4, Target
 from fuser.tilegen.ir import Kernel
 from tests.backend.cpu.test_programs import PROGRAMS, layer_norm, rows_kernel, softmax
 from tests.tilegen import programs

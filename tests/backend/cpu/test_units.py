@@ -11,6 +11,7 @@ import pytest
 from fuser import dtypes
 from fuser.backend.cpu import assembly, compile_kernel
 from fuser.backend.cpu.analysis import analyse
+from fuser.base.target import AARCH64, DOT_UNITS, X86_64_V3, X86_64_V4, Target, cpu_target
 from fuser.dtypes import DType
 from fuser.graph import precision
 from fuser.graph.evaluate import evaluate
@@ -18,7 +19,6 @@ from fuser.graph.int8_matmuls import to_int8_matmuls
 from fuser.graph.ir import Value
 from fuser.graph.precision import quantise_weights, round_operands
 from fuser.partition import Options, partition
-from fuser.target import AARCH64, DOT_UNITS, X86_64_V3, X86_64_V4, Target, cpu_target
 from fuser.tilegen.emit import emit
 from fuser.tilegen.passes import run_passes
 from fuser.tilegen.schedule import Schedule

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fuser.backend.llvm import host_features
-from fuser.target import X86_64_V3, Target
+from fuser.base.target import X86_64_V3, Target
 from fuser.tilegen import interpret
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.passes import run_passes

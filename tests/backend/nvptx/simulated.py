@@ -9,7 +9,7 @@ import numpy as np
 from fuser.backend.nvptx import lower_to_gpu
 from fuser.backend.nvptx.ir.verify import verify
 from fuser.backend.nvptx.simulate import simulate
-from fuser.target import SM_90A
+from fuser.base.target import SM_90A
 from fuser.tilegen.ir import Kernel
 
 

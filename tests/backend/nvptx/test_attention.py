@@ -9,8 +9,8 @@ import pytest
 
 from fuser import dtypes
 from fuser.backend.nvptx import compile_kernel
+from fuser.base.target import SM_80, SM_90A, Target
 from fuser.dtypes import DType
-from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.schedule import Schedule
 from tests import interpreted

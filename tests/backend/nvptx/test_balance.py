@@ -13,8 +13,8 @@ from fuser.backend.nvptx.simulate import simulate
 from fuser.backend.nvptx.simulate.protocol import verify_protocol
 from fuser.backend.nvptx.tile_scheduler import static_load_balance
 from fuser.backend.nvptx.tile_scheduler.raster import ProgramOrder, growing_axes
+from fuser.base.target import SM_90A
 from fuser.dtypes import bf16
-from fuser.target import SM_90A
 from fuser.tilegen.emit import emit
 from fuser.tilegen.interpret import run
 from fuser.tilegen.ir import Kernel

@@ -10,10 +10,10 @@ import pytest
 from fuser.backend.nvptx import lower_to_gpu
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.simulate.protocol import verify_protocol
+from fuser.base.target import SM_90A
 from fuser.frontends.onnx.model import open_model
 from fuser.partition import partition
 from fuser.pipeline.kernels import emit_programs
-from fuser.target import SM_90A
 
 
 @pytest.mark.parametrize("causal", [0, 1])

@@ -14,9 +14,9 @@ from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.ir.text import print_program
 from fuser.backend.nvptx.memory import block_barriers
 from fuser.backend.nvptx.memory.block_barriers import insert_barriers
+from fuser.base.target import SM_90A
 from fuser.dtypes import f32, i32
 from fuser.errors import LoweringError
-from fuser.target import SM_90A
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import Index, axis, index
 from fuser.tilegen.ir import Kernel

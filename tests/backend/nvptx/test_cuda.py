@@ -11,9 +11,9 @@ import pytest
 
 from fuser import dtypes
 from fuser.backend.nvptx import compile_kernel
+from fuser.base.target import SM_80, SM_90A, Target
 from fuser.dtypes import DType, bf16, bool_, f16, f32, f64, i8, i32, i64
 from fuser.errors import LoweringError
-from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.interpret import run
 from fuser.tilegen.ir import Kernel
 from tests.backend.cuda_launch import context, run_on_device

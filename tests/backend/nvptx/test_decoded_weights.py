@@ -20,6 +20,7 @@ from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.ir.verify import verify
 from fuser.backend.nvptx.prefetch.prefetch_loads import prefetch_loads
 from fuser.backend.nvptx.simulate import simulate
+from fuser.base.target import SM_80, SM_90A, Target
 from fuser.frontends.onnx.model import open_model
 from fuser.graph.dims import symbol
 from fuser.graph.evaluate import evaluate
@@ -27,7 +28,6 @@ from fuser.graph.ir import Graph
 from fuser.graph.sizes import Sizes
 from fuser.partition import Partition, partition
 from fuser.pipeline.kernels import emit_programs
-from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import axis, index
 from fuser.tilegen.program import TileProgram

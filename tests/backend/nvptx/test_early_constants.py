@@ -19,9 +19,9 @@ from fuser.backend.nvptx.ir.verify import verify
 from fuser.backend.nvptx.prefetch import launch_overlap_plan as launch
 from fuser.backend.nvptx.prefetch.early_constants import request_constants
 from fuser.backend.nvptx.simulate import SimulationError, simulate
+from fuser.base.target import SM_90A
 from fuser.dtypes import f16
 from fuser.errors import VerifyError
-from fuser.target import SM_90A
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.parse import parse_kernel
 from fuser.tilegen.text import print_kernel

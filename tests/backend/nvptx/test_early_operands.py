@@ -7,11 +7,11 @@ import pytest
 
 from fuser import dtypes
 from fuser.backend.nvptx import gpu_text, mechanisms
+from fuser.base.target import SM_90A
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph
 from fuser.partition import partition
 from fuser.pipeline.kernels import emit_programs
-from fuser.target import SM_90A
 from tests import interpreted
 from tests.backend.nvptx.simulated import simulated
 from tests.numerics import assert_close

@@ -17,6 +17,7 @@ from fuser.backend.nvptx.prefetch.early_state import request_state
 from fuser.backend.nvptx.prefetch.first_copies import issue_copies_first
 from fuser.backend.nvptx.prefetch.launch_overlap import overlap_launches
 from fuser.backend.nvptx.simulate import SimulationError, simulate
+from fuser.base.target import SM_80, SM_90A, Target
 from fuser.errors import FuserError
 from fuser.frontends.onnx.importer import import_onnx
 from fuser.graph.passes import run_passes
@@ -24,7 +25,6 @@ from fuser.graph.sizes import Sizes, size_hint
 from fuser.partition import partition
 from fuser.partition.options import Options
 from fuser.pipeline.kernels import emit_programs
-from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.parse import parse_kernel
 from fuser.tilegen.text import print_kernel

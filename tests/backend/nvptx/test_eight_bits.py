@@ -11,6 +11,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from fuser.backend.nvptx import compile_kernel
+from fuser.base.target import SM_80, SM_90A, X86_64_V3, Target
 from fuser.dtypes import BY_NAME, DType, f32, i8, i32, u8
 from fuser.errors import LoweringError, ShapeError
 from fuser.frontends.onnx.importer import import_onnx
@@ -20,7 +21,6 @@ from fuser.graph.ops.registry import build
 from fuser.graph.passes import run_passes
 from fuser.partition import partition
 from fuser.pipeline.kernels import emit_programs
-from fuser.target import SM_80, SM_90A, X86_64_V3, Target
 from fuser.tilegen import ops
 from fuser.tilegen.interpret import run
 from fuser.tilegen.ir import Kernel

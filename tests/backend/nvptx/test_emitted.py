@@ -9,10 +9,10 @@ import pytest
 
 import models
 from fuser.backend.nvptx import compile_kernel
+from fuser.base.target import SM_80, SM_90A, Target
 from fuser.frontends.onnx.importer import import_onnx
 from fuser.graph.passes import run_passes
 from fuser.partition import partition
-from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.ir import Kernel
 from models.feeds import example_feeds
 from tests import interpreted

@@ -12,11 +12,11 @@ from onnx import TensorProto, helper
 from fuser.backend.module import CompiledKernel
 from fuser.backend.nvptx import compile_kernel, mechanisms
 from fuser.backend.nvptx.schedule.warp_specialization_plan import _rows_stay_apart
+from fuser.base.target import SM_90A
 from fuser.dtypes import f16
 from fuser.frontends.onnx.model import open_model
 from fuser.partition import partition
 from fuser.pipeline.kernels import emit_programs
-from fuser.target import SM_90A
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
 from fuser.tilegen.rules.gpu.matmul import dot_schedule

@@ -16,8 +16,8 @@ from fuser.backend.nvptx.memory.shared_allocation import place_slots
 from fuser.backend.nvptx.prefetch.launch_overlap import overlap_launches
 from fuser.backend.nvptx.prefetch.register_staging import stage_through_registers
 from fuser.backend.nvptx.schedule.wgmma_groups import close_groups
+from fuser.base.target import SM_80, SM_90A
 from fuser.dtypes import f16, f32
-from fuser.target import SM_80, SM_90A
 from tests.backend.nvptx import kernels
 
 SLOTS = """gpu @slots sm_90a warps(1) threads(32) launch(1, 1, 1) {

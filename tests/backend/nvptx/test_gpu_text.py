@@ -16,9 +16,9 @@ from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.ir.syntax import ops_by_code
 from fuser.backend.nvptx.ir.text import print_program
 from fuser.backend.nvptx.layouts.layout import WarpGrid, blocked
+from fuser.base.target import SM_80, SM_90A, Target
 from fuser.dtypes import bf16, f16, f32, f64
 from fuser.errors import ParseError
-from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.ir import Kernel
 from tests.backend.nvptx import kernels, language_kernels
 from tests.golden import Golden

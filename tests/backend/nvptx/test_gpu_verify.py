@@ -15,10 +15,10 @@ from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.verify import verify
 from fuser.backend.nvptx.simulate.protocol import verify_protocol
 from fuser.backend.nvptx.tile_scheduler import stream_k_plan
+from fuser.base.target import SM_90A
 from fuser.dtypes import bf16, f16, f32
 from fuser.errors import VerifyError
 from fuser.graph.sizes import size_hint
-from fuser.target import SM_90A
 from fuser.tilegen.ir import Kernel
 from tests.backend.nvptx import kernels
 from tests.backend.nvptx.test_simulate import KERNELS, MUTANTS, mutated, text_of

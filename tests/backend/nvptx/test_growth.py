@@ -11,10 +11,10 @@ from fuser.backend import nvptx
 from fuser.backend.nvptx.cluster.multicast import _program_axes
 from fuser.backend.nvptx.tile_scheduler import static_load_balance
 from fuser.backend.nvptx.tile_scheduler.raster import growing_axes
+from fuser.base.target import SM_90A
 from fuser.dtypes import f32
 from fuser.partition import partition
 from fuser.pipeline.kernels import emit_programs
-from fuser.target import SM_90A
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import axis, index
 from fuser.tilegen.ir import Kernel

@@ -11,8 +11,8 @@ from fuser.backend.nvptx.emit.emitter import Emitter
 from fuser.backend.nvptx.emit.halves import halves_of, map_pairs, word_of
 from fuser.backend.nvptx.layouts.layout import Layout
 from fuser.backend.nvptx.lowering.indexing import Indexer
+from fuser.base.target import SM_80, SM_90A, Target
 from fuser.dtypes import DType, bf16, f16, i16
-from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.index import axis
 from tests.backend.nvptx import kernels
 

@@ -15,9 +15,9 @@ import pytest
 
 from fuser.backend.module import CompiledKernel
 from fuser.backend.nvptx import compile_kernel
+from fuser.base.target import SM_80, SM_90A, Target
 from fuser.dtypes import DType, bf16, bool_, f16, f32, f64, i8, i32, u8
 from fuser.errors import LoweringError
-from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import axis, index
 from fuser.tilegen.interpret import run

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from fuser.backend.nvptx import mechanisms
+from fuser.base.target import SM_75, SM_80, SM_90A, Target
 from fuser.dtypes import bf16, f16, f32
-from fuser.target import SM_75, SM_80, SM_90A, Target
 from fuser.tilegen.ir import Kernel
 from tests.backend.nvptx import kernels
 

@@ -7,8 +7,8 @@ import pytest
 
 from fuser.backend.nvptx import compile_kernel
 from fuser.backend.nvptx.cluster.reduction_merge import Merge, shared_loop
+from fuser.base.target import SM_80, SM_90A
 from fuser.dtypes import f32
-from fuser.target import SM_80, SM_90A
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import axis, index
 from fuser.tilegen.interpret import run

@@ -13,6 +13,7 @@ import onnx.parser
 import pytest
 
 from fuser.backend.nvptx import compile_kernel
+from fuser.base.target import SM_80, SM_90A, Target
 from fuser.dtypes import f16, from_numpy
 from fuser.frontends.onnx.importer import import_onnx
 from fuser.frontends.onnx.model import Model, open_model, random_feeds, reference
@@ -24,7 +25,6 @@ from fuser.pipeline.compiled import Compiled, compile_kernels
 from fuser.pipeline.kernels import emit_programs
 from fuser.pipeline.options import CompileOptions
 from fuser.runtime.device_code import map_arguments
-from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.parse import parse_kernel, sizes_of
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.text import canonical_text

@@ -8,8 +8,8 @@ import re
 import pytest
 
 from fuser.backend.nvptx import compile_kernel
+from fuser.base.target import SM_80, SM_90A
 from fuser.dtypes import f32
-from fuser.target import SM_80, SM_90A
 from fuser.tilegen.parse import parse_kernel
 from tests.backend.nvptx import kernels
 

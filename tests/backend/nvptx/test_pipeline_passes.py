@@ -18,8 +18,8 @@ from fuser.backend.nvptx.schedule.multistage_pipeline import pipeline_loops
 from fuser.backend.nvptx.schedule.wgmma_waits import leave_in_flight
 from fuser.backend.nvptx.simulate import simulate
 from fuser.backend.nvptx.simulate.protocol import verify_protocol
+from fuser.base.target import SM_90A
 from fuser.dtypes import f16, i8, i32
-from fuser.target import SM_90A
 from fuser.tilegen.ir import Kernel
 from tests.backend.nvptx import kernels
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from fuser.backend.nvptx import compile_kernel, lower_to_llvm
+from fuser.base.target import SM_80, SM_90A, Target
 from fuser.dtypes import DType, bf16, f16, f32, f64, i8, i32, u8
 from fuser.errors import LoweringError
-from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.emit import emit
 from fuser.tilegen.index import axis

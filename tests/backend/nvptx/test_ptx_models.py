@@ -13,10 +13,10 @@ import pytest
 
 import models
 from fuser.backend.nvptx import compile_kernel
+from fuser.base.target import SM_80, SM_90A, Target
 from fuser.frontends.onnx.importer import import_onnx
 from fuser.graph.passes import run_passes
 from fuser.partition import partition
-from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.emit import emit
 from fuser.tilegen.text import print_kernel
 from tests.backend.nvptx.test_ptx import PTXAS, assemble

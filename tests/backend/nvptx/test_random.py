@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from fuser.backend.nvptx import compile_kernel
+from fuser.base.target import SM_80, SM_90A, Target
 from fuser.graph.sizes import Sizes
-from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.interpret import run
 from fuser.tilegen.verify import verify
 from tests.backend.cuda_launch import context, run_on_device

@@ -8,11 +8,11 @@ import pytest
 from onnx import parser
 
 from fuser.backend.nvptx import compile_kernel
+from fuser.base.target import SM_80, SM_90A, Target
 from fuser.frontends.onnx.importer import import_onnx
 from fuser.graph.passes import run_passes
 from fuser.partition import partition
 from fuser.pipeline.kernels import emit_programs
-from fuser.target import SM_80, SM_90A, Target
 
 
 @pytest.mark.parametrize("target", [SM_80, SM_90A], ids=lambda t: t.arch)

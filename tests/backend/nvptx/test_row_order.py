@@ -14,11 +14,11 @@ import pytest
 
 from fuser.backend.nvptx.compile import _fitting
 from fuser.backend.nvptx.layouts.layout import Layout
+from fuser.base.target import TARGETS
 from fuser.frontends.onnx.model import open_model
 from fuser.graph.numerics import using
 from fuser.partition import partition
 from fuser.pipeline.kernels import emit_programs
-from fuser.target import TARGETS
 from fuser.tilegen import ops
 from models import TINY, build
 from tests.test_batch_invariant import CASES, batched, case

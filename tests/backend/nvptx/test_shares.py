@@ -14,8 +14,8 @@ import pytest
 from fuser.backend.nvptx import compile_kernel
 from fuser.backend.nvptx.lowering.integers import Integers
 from fuser.backend.nvptx.tile_scheduler.stream_k import Shares
+from fuser.base.target import SM_80, SM_90A
 from fuser.dtypes import bf16, f16, i8, i32
-from fuser.target import SM_80, SM_90A
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.rules.gpu.matmul import dot_schedule
 from fuser.tilegen.schedule import Schedule

@@ -14,11 +14,11 @@ from onnx import TensorProto, helper, numpy_helper
 import fuser
 from fuser.backend.nvptx import compile_kernel
 from fuser.backend.nvptx.emit.elementwise import _ERF_LOGIT, _HALF_ERFC
+from fuser.base.target import SM_80, SM_90A, Target
 from fuser.dtypes import DType, bf16, f16
 from fuser.frontends.onnx.model import open_model
 from fuser.partition import partition
 from fuser.pipeline.kernels import emit_programs
-from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.emit import emit
 from fuser.tilegen.rules.gpu.conv import conv_schedule
 from fuser.tilegen.rules.gpu.matmul import dot_schedule

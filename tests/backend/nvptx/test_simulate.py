@@ -14,9 +14,9 @@ import pytest
 from fuser.backend.nvptx import gpu_text, lower_to_gpu
 from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.simulate import SimulationError, simulate
+from fuser.base.target import SM_80, SM_90A, Target
 from fuser.dtypes import bf16, f16, f32
 from fuser.graph.sizes import Sizes
-from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.interpret import run
 from fuser.tilegen.ir import Kernel
 from tests.backend.nvptx import kernels, language_kernels

@@ -9,11 +9,11 @@ import pytest
 
 from fuser.backend.nvptx import lower_to_gpu
 from fuser.backend.nvptx.simulate import simulate
+from fuser.base.target import SM_80, SM_90A, Target
 from fuser.frontends.onnx.importer import import_onnx
 from fuser.graph.passes import run_passes
 from fuser.partition import partition
 from fuser.pipeline.kernels import emit_programs
-from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.text import canonical_text
 from models import TINY, build, example_feeds

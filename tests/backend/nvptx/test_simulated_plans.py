@@ -13,6 +13,7 @@ import pytest
 
 from fuser import dtypes
 from fuser.backend.nvptx import compile_kernel
+from fuser.base.target import SM_90A
 from fuser.frontends.onnx.importer import import_onnx
 from fuser.graph.evaluate import evaluate
 from fuser.graph.ir import Graph
@@ -20,7 +21,6 @@ from fuser.graph.passes import run_passes
 from fuser.partition import partition
 from fuser.pipeline.kernels import emit_programs
 from fuser.pipeline.tuning import emitted
-from fuser.target import SM_90A
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.schedule import Schedule
 from tests import interpreted

@@ -11,10 +11,10 @@ from fuser.backend.nvptx import compile_kernel, gpu_text, lower_to_gpu
 from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.simulate import simulate
 from fuser.backend.nvptx.simulate.protocol import verify_protocol
+from fuser.base.target import SM_80, SM_90A, Target
 from fuser.dtypes import f16
 from fuser.graph.ir import Graph
 from fuser.partition import Options, partition
-from fuser.target import SM_80, SM_90A, Target
 from fuser.tilegen.emit import emit
 from fuser.tilegen.interpret import run
 from fuser.tilegen.ir import Kernel

@@ -15,11 +15,11 @@ from fuser.backend.nvptx import compile_kernel, lower_to_gpu
 from fuser.backend.nvptx.ir.ops import Barrier, For, Load, Mma, WriteTile
 from fuser.backend.nvptx.ir.verify import verify
 from fuser.backend.nvptx.simulate import simulate
+from fuser.base.target import SM_75, SM_80, TARGETS, Target
 from fuser.dtypes import DType, bf16, f16, f32, i8, i32, u8
 from fuser.errors import LoweringError
 from fuser.partition import partition
 from fuser.pipeline.kernels import emit_programs
-from fuser.target import SM_75, SM_80, TARGETS, Target
 from fuser.tilegen.interpret import run
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.rules.gpu.tiles import gpu_tile, has_room

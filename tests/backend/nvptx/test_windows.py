@@ -14,12 +14,12 @@ from onnx import TensorProto, helper, numpy_helper
 from fuser.backend.nvptx import compile_kernel
 from fuser.backend.nvptx.analysis.access import access_of
 from fuser.backend.nvptx.memory.im2col import Windows, windows_of
+from fuser.base.target import SM_90A
 from fuser.dtypes import f16
 from fuser.errors import CompileError
 from fuser.frontends.onnx.model import open_model
 from fuser.partition import partition
 from fuser.runtime.device_code import map_arguments
-from fuser.target import SM_90A
 from fuser.tilegen import ops
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.emit import emit

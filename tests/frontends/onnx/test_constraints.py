@@ -12,10 +12,10 @@ import onnx
 import pytest
 
 import fuser
+from fuser.base.limits import Limits
 from fuser.errors import FuserError, InvalidModelError, LimitError
 from fuser.frontends.onnx.importer import import_onnx
 from fuser.frontends.onnx.importer.constraints import CONSTRAINTS
-from fuser.limits import Limits
 from tests.malformed.bases import base
 
 IMAGE = (1, 2, 8, 8)

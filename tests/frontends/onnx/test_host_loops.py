@@ -14,9 +14,9 @@ from onnx import helper
 from onnx.parser import parse_model
 
 import fuser.onnxruntime as ours
+from fuser.base.limits import Limits
 from fuser.errors import FuserError, LimitError
 from fuser.frontends.onnx.importer import reader
-from fuser.limits import Limits
 from fuser.runtime.cpu import CpuExecutor
 from fuser.runtime.cpu_loop import CpuLoop
 

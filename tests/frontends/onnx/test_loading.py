@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import fuser
+from fuser.base.limits import Limits
 from fuser.cli.main import run
 from fuser.errors import (
     FuserError,
@@ -24,7 +25,6 @@ from fuser.errors import (
 )
 from fuser.frontends.onnx.importer import import_onnx, load_model, signature
 from fuser.graph.evaluate import evaluate
-from fuser.limits import Limits
 
 F32 = TensorProto.FLOAT
 

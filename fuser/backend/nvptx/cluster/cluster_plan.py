@@ -6,7 +6,7 @@ from fuser.backend.nvptx.analysis.decisions import Decision
 from fuser.backend.nvptx.cluster.cluster import LARGEST
 from fuser.backend.nvptx.cluster.reduction_merge import shared_loop
 from fuser.backend.nvptx.layouts.assignment import of_caller
-from fuser.target import Target
+from fuser.base.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.passes.rewrite import stored_buffers

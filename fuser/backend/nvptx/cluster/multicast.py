@@ -24,8 +24,8 @@ from fuser.backend.nvptx.ir.values import Operand, SharedTile
 from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.memory.tma_boxes import Share
 from fuser.backend.nvptx.schedule.producer_ring import Channel, Stream, arrive_where
+from fuser.base.target import Target
 from fuser.graph.sizes import is_symbolic
-from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.value import Value

@@ -29,7 +29,7 @@ from fuser.backend.nvptx.emit.program import Rule, word
 from fuser.backend.nvptx.emit.program import write as write_program
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.program import Program
-from fuser.target import Target
+from fuser.base.target import Target
 
 RULES: dict[type[Op], Rule] = {
     **registers.RULES,

@@ -9,7 +9,7 @@ from fuser.backend.nvptx.emit.emitter import Emitter
 from fuser.backend.nvptx.ir.values import Operand, Scope, Slot, Tile
 from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
 from fuser.backend.nvptx.lowering.indexing import Indexer
-from fuser.target import Target
+from fuser.base.target import Target
 from fuser.tilegen.index import Lookup
 from fuser.tilegen.ir import Buffer
 from fuser.tilegen.value import INDEX, Value

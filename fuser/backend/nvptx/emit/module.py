@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from fuser.backend import llvm
 from fuser.backend.function import SELDOM_TEXT
 from fuser.backend.nvptx.emit.emitter import Emitter
-from fuser.target import Target
+from fuser.base.target import Target
 
 TRIPLE = "nvptx64-nvidia-cuda"
 # ptxas widens the negation of 16 bits, whoever wrote it, without its wrap: -(-32768) becomes 32768

@@ -11,8 +11,8 @@ from fuser.backend.nvptx.emit.stream_k import WORKSPACE
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.text import SYMBOLIC, integer
+from fuser.base.target import Target
 from fuser.graph.sizes import moves
-from fuser.target import Target
 from fuser.tilegen.ir import Buffer
 
 Rule = Callable[[Code, Any], Iterator[Block] | None]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
-from fuser.forks import cached_property
+from fuser.base.forks import cached_property
 
 ROWS, PITCH = 16, 128
 """Rows of a strip, and bytes of a row in the buffer."""

@@ -25,7 +25,7 @@ from fuser.backend.nvptx.layouts.layout import Layout, scalar_layout
 from fuser.backend.nvptx.layouts.mma_units import needs_inner_k
 from fuser.backend.nvptx.lowering.masks import can_remake, reshaped_layout, uniform, unit_reshape
 from fuser.backend.nvptx.memory.tma_boxes import box_of
-from fuser.target import Target
+from fuser.base.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block, Buffer, Kernel, Op
 from fuser.tilegen.value import Value

@@ -21,8 +21,8 @@ from fuser.backend.nvptx.layouts.assignment import (
 )
 from fuser.backend.nvptx.layouts.layout import WarpGrid, blocked, next_power
 from fuser.backend.nvptx.layouts.mma_units import TF32, Unit, known_unit, unit_of
+from fuser.base.target import Target
 from fuser.errors import LoweringError
-from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Kernel
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from fuser.forks import cached_property
+from fuser.base.forks import cached_property
 
 Coordinates = tuple[int, ...]
 

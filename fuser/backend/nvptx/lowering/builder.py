@@ -17,7 +17,7 @@ from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
 from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.schedule.producer_ring import Channel, Stream
 from fuser.backend.nvptx.tile_scheduler.raster import ProgramOrder
-from fuser.target import Target
+from fuser.base.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block, Buffer, Kernel, Op
 from fuser.tilegen.value import Value

@@ -26,8 +26,8 @@ from fuser.backend.nvptx.tiling.resident_rows import Held, emit_held, plan_held
 from fuser.backend.nvptx.tiling.sliced_tiles import move_in_parts
 from fuser.backend.nvptx.tiling.strip_mined_epilogue import emit_epilogue, find_epilogue
 from fuser.backend.nvptx.tiling.strip_mined_rows import find_row_tail
+from fuser.base.target import Target
 from fuser.errors import LoweringError
-from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Kernel, Op
 from fuser.tilegen.value import INDEX, Value

@@ -22,9 +22,9 @@ from fuser.backend.nvptx.lowering.integers import INT32
 from fuser.backend.nvptx.lowering.recorder import Recorder, Region, Scalars
 from fuser.backend.nvptx.memory.shared_slots import SharedMemory
 from fuser.backend.nvptx.tile_scheduler.raster import ProgramOrder
+from fuser.base.target import Target
 from fuser.dtypes import DType
 from fuser.errors import LoweringError
-from fuser.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Lookup, Scalar
 from fuser.tilegen.ir import Kernel

@@ -7,8 +7,8 @@ import math
 
 from fuser.backend.nvptx.analysis.decisions import Decision
 from fuser.backend.nvptx.layouts.assignment import Assignment
+from fuser.base.target import Target
 from fuser.graph.sizes import size_hint
-from fuser.target import Target
 from fuser.tilegen.ir import Buffer, Kernel
 
 SMALL = 16 << 20

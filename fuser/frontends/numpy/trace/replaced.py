@@ -12,7 +12,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from fuser.forks import new_lock
+from fuser.base.forks import new_lock
 from fuser.frontends.numpy.trace.context import maybe_current
 
 _lock = new_lock()

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
+from fuser.base.limits import check_nodes
 from fuser.errors import InvalidModelError, LimitError
-from fuser.limits import check_nodes
 
 MOST_NESTED = 200
 """Calls of functions, and blocks of text, within one another. Protobuf itself stops at 100."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from onnx import GraphProto
 
 from fuser import dtypes
+from fuser.base.limits import check_nodes
 from fuser.errors import InvalidModelError, LimitError, ValueNeededError
 from fuser.frontends.onnx.importer.checks import MOST_ITERATIONS
 from fuser.frontends.onnx.importer.registry import OnnxNode, onnx_op
@@ -17,7 +18,6 @@ from fuser.graph.builder import Builder
 from fuser.graph.dims import as_int
 from fuser.graph.ir import TensorType, Value
 from fuser.graph.sizes import same
-from fuser.limits import check_nodes
 
 MOST_HOST_ITERATIONS = 1_000_000
 """Iterations that the host would run of a loop that only its count ends."""

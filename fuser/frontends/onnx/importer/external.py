@@ -17,8 +17,8 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto
 
+from fuser.base.limits import current
 from fuser.errors import InvalidModelError, SecurityError
-from fuser.limits import current
 
 
 def load_external(tensors: Sequence[TensorProto], path: Path) -> None:

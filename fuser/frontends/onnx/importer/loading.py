@@ -13,6 +13,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto
 
+from fuser.base.limits import check_structure_bytes
 from fuser.errors import ArgumentTypeError, InvalidModelError, UsageError
 from fuser.frontends.onnx.importer.checks import check_structure, check_text_depth, tensors
 from fuser.frontends.onnx.importer.external import find_external, load_external
@@ -20,7 +21,6 @@ from fuser.frontends.onnx.importer.inference import FAILURES
 from fuser.frontends.onnx.importer.mapped import MappedModel
 from fuser.frontends.onnx.importer.text import check_text
 from fuser.frontends.onnx.importer.types import ELEMENT_BITS
-from fuser.limits import check_structure_bytes
 
 ModelSource: TypeAlias = "str | Path | bytes | ModelProto"
 HOMELESS = frozenset(("SimplifiedLayerNormalization",))

@@ -7,13 +7,13 @@ from itertools import pairwise
 
 import numpy as np
 
+from fuser.base.limits import check_table
 from fuser.errors import InvalidModelError
 from fuser.frontends.onnx.importer.reduction import read_axes
 from fuser.frontends.onnx.importer.registry import OnnxNode, onnx_op
 from fuser.graph.builder import Builder, broadcast_shapes, infer_minus_one
 from fuser.graph.dims import Dim, DimExpr, as_int, is_decided, maximum, minimum, product
 from fuser.graph.ir import Value
-from fuser.limits import check_table
 
 
 @onnx_op("Reshape")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fuser import dtypes
+from fuser.base.limits import check_table
 from fuser.errors import InvalidModelError
 from fuser.frontends.onnx.importer.contraction import (
     Padding,
@@ -22,7 +23,6 @@ from fuser.graph.builder import Builder
 from fuser.graph.dims import Dim, as_int, product
 from fuser.graph.ir import TensorType, Value
 from fuser.graph.windows import reduce_windows
-from fuser.limits import check_table
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from onnx import (
     ValueInfoProto,
 )
 
+from fuser.base.limits import NODE_BYTES, check_bytes, check_structure_bytes
 from fuser.dtypes import NARROW, DType, u8
 from fuser.errors import (
     FuserError,
@@ -40,7 +41,6 @@ from fuser.graph.dims import Dim, parse, substitute, symbol, symbols_of
 from fuser.graph.ir import Graph, Node, SourceKind, SourceNode, TensorType, Value
 from fuser.graph.ops.primitive import Array
 from fuser.graph.passes.dce import remove_dead_nodes
-from fuser.limits import NODE_BYTES, check_bytes, check_structure_bytes
 
 _log = logging.getLogger("fuser")
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from fuser import dtypes
+from fuser.base.limits import check_table
 from fuser.errors import InvalidModelError
 from fuser.frontends.onnx.importer.registry import OnnxNode, onnx_op
 from fuser.graph.builder import Builder
 from fuser.graph.dims import as_int
 from fuser.graph.ir import Value
 from fuser.graph.ops.primitive import Array
-from fuser.limits import check_table
 
 _MOST_GATHERS = 4
 

@@ -13,13 +13,13 @@ from itertools import product as cartesian
 import numpy as np
 
 from fuser import dtypes
+from fuser.base.limits import check_table
 from fuser.errors import InvalidModelError
 from fuser.frontends.onnx.importer.contraction import add_channel_bias, spatial_attr, stuff_zeros
 from fuser.frontends.onnx.importer.registry import OnnxNode, onnx_op
 from fuser.graph.builder import Builder
 from fuser.graph.dims import Dim, as_int, maximum, product
 from fuser.graph.ir import Value
-from fuser.limits import check_table
 
 
 def _clamp(b: Builder, x: Value, low: float, high: float) -> Value:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fuser import dtypes
+from fuser.base.limits import check_table
 from fuser.errors import InvalidModelError
 from fuser.frontends.onnx.importer.registry import OnnxNode, onnx_op
 from fuser.frontends.onnx.importer.types import onnx_dtype
@@ -12,7 +13,6 @@ from fuser.graph.builder import Builder
 from fuser.graph.dims import as_int
 from fuser.graph.ir import TensorType, Value
 from fuser.graph.ops.primitive import Array
-from fuser.limits import check_table
 
 
 def _fit(b: Builder, x: Value, axis: int, length: int) -> Value:

@@ -11,8 +11,8 @@ from typing import Any
 
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
+from fuser.base.limits import check_nodes
 from fuser.errors import InvalidModelError
-from fuser.limits import check_nodes
 
 _OWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
 """Domains whose string attributes are text; other ones keep bytes in them."""

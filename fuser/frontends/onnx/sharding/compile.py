@@ -13,7 +13,8 @@ import numpy as np
 from onnx import ModelProto
 
 from fuser.backend.cores import available_cores
-from fuser.config import Config, within
+from fuser.base.config import Config, within
+from fuser.base.limits import Limits
 from fuser.dtypes import DType
 from fuser.frontends.onnx.importer import import_onnx
 from fuser.frontends.onnx.model import Model, map_model, open_model
@@ -27,7 +28,6 @@ from fuser.frontends.onnx.sharding.write import annotate_model
 from fuser.graph.ir import Graph, TensorType
 from fuser.graph.passes import run_passes
 from fuser.graph.sharding.shard import Sharded, shard
-from fuser.limits import Limits
 from fuser.pipeline.compiler import compile_program
 from fuser.pipeline.devices import Device, check_device, choose_target
 from fuser.pipeline.fusion import Fusing

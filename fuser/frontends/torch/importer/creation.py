@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from fuser import dtypes
+from fuser.base.limits import check_table
 from fuser.dtypes import DType
 from fuser.frontends.torch.importer.registry import aten, optional_dtype
 from fuser.graph.builder import Builder
 from fuser.graph.dims import DimExpr, maximum
 from fuser.graph.ir import TensorType, Value
-from fuser.limits import check_table
 
 
 def _default(fill: Any) -> DType:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fuser.config import within
+from fuser.base.config import within
 from fuser.dtypes import f64
 from fuser.errors import FuserError, UnsupportedError, UnsupportedOpError, VerifyError
 from fuser.frontends.torch.importer import (  # noqa: F401  the handlers register themselves

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fuser import dtypes
+from fuser.base.limits import check_table
 from fuser.errors import UnsupportedError
 from fuser.frontends.torch.importer.movement import _bound
 from fuser.frontends.torch.importer.registry import along_axis, as_values, aten, axis_of
@@ -14,7 +15,6 @@ from fuser.graph.builder import Builder
 from fuser.graph.dims import as_int, maximum, product
 from fuser.graph.ir import TensorType, Value
 from fuser.graph.linear_index import gather_along, gather_at, linear_index
-from fuser.limits import check_table
 
 
 @aten("embedding")

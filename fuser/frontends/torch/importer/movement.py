@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fuser.base.limits import check_table
 from fuser.errors import UnsupportedError
 from fuser.frontends.torch.importer.registry import (
     as_values,
@@ -20,7 +21,6 @@ from fuser.graph import compose
 from fuser.graph.builder import Builder, infer_minus_one
 from fuser.graph.dims import Dim, maximum, minimum
 from fuser.graph.ir import Value
-from fuser.limits import check_table
 
 
 @aten(

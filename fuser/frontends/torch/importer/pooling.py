@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fuser import dtypes
+from fuser.base.limits import check_table
 from fuser.errors import UnsupportedError
 from fuser.frontends.torch.importer.convolution import extend, spread, stretch, windows
 from fuser.frontends.torch.importer.registry import aten
@@ -17,7 +18,6 @@ from fuser.graph import compose
 from fuser.graph.builder import Builder
 from fuser.graph.ir import TensorType, Value
 from fuser.graph.windows import reduce_windows
-from fuser.limits import check_table
 
 MOST_PLACES = 64
 """In the window of a max pool whose gradient is computed."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fuser import dtypes
+from fuser.base.limits import check_table
 from fuser.frontends.torch.importer.convolution import spread
 from fuser.frontends.torch.importer.registry import ATEN, Handler, aten, in_opmath
 from fuser.graph import compose
@@ -20,7 +21,6 @@ from fuser.graph.builder import Builder
 from fuser.graph.ir import TensorType, Value
 from fuser.graph.linear_index import linear_index_along
 from fuser.graph.windows import reduce_windows
-from fuser.limits import check_table
 
 Bounds = tuple[np.ndarray, np.ndarray]
 """Where windows along an axis begin and end, int64."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fuser import dtypes
+from fuser.base.limits import check_table
 from fuser.dtypes import DType
 from fuser.errors import UnsupportedError
 from fuser.frontends.torch.importer.movement import strided_places
@@ -17,7 +18,6 @@ from fuser.graph.builder import Builder
 from fuser.graph.dims import Dim
 from fuser.graph.ir import TensorType, Value
 from fuser.graph.linear_index import linear_index, linear_index_along
-from fuser.limits import check_table
 
 
 def _write_along(

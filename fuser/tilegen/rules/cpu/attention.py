@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fuser.base.target import Target
 from fuser.graph.sizes import is_symbolic, size_hint
-from fuser.target import Target
 from fuser.tilegen.rules.common import MOST_SYMBOLIC_ROWS, block_of, ceildiv
 from fuser.tilegen.rules.record import Reads
 from fuser.tilegen.schedule import Schedule

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fuser.base.target import DotUnit, Target
 from fuser.dtypes import BY_NAME
 from fuser.graph.sizes import is_symbolic, size_hint
-from fuser.target import DotUnit, Target
 from fuser.tilegen import units
 from fuser.tilegen.rules.common import block_of, blocks_of, ceildiv, cover
 from fuser.tilegen.rules.cpu.matmul import register_tiles, swept_rows

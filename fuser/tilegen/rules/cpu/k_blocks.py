@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fuser.base.target import Target
 from fuser.graph.sizes import is_symbolic
-from fuser.target import Target
 from fuser.tilegen.rules.common import ceildiv
 from fuser.tilegen.schedule import Schedule
 

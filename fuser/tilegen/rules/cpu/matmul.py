@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from fuser.base.target import DotUnit, Target
 from fuser.graph.sizes import is_symbolic, size_hint
-from fuser.target import DotUnit, Target
 from fuser.tilegen import units
 from fuser.tilegen.rules.common import MOST_SYMBOLIC_DEPTH, block_of, blocks_of, ceildiv
 from fuser.tilegen.schedule import Schedule

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fuser.base.target import DotUnit, Target
 from fuser.graph.sizes import is_symbolic
-from fuser.target import DotUnit, Target
 from fuser.tilegen.row_order import SAME
 from fuser.tilegen.rules.common import MOST_ELEMENTS, block_of, cover
 from fuser.tilegen.rules.cpu import attention, matmul

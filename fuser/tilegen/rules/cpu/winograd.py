@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
+from fuser.base.target import Target
 from fuser.graph.sizes import by_example
-from fuser.target import Target
 from fuser.tilegen.rules.common import block_of, blocks_of, ceildiv
 from fuser.tilegen.schedule import Schedule
 

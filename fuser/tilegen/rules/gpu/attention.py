@@ -6,8 +6,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from fuser.base.target import Target
 from fuser.graph.sizes import is_symbolic, size_hint
-from fuser.target import Target
 from fuser.tilegen.rules.common import ceildiv, power_of_two
 from fuser.tilegen.rules.record import Reads
 from fuser.tilegen.schedule import Schedule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fuser.target import Target
+from fuser.base.target import Target
 from fuser.tilegen.rules.common import blocks_of, ceildiv
 from fuser.tilegen.schedule import Schedule
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from fuser.base.target import DotUnit, Target
 from fuser.graph.sizes import is_symbolic, size_hint
-from fuser.target import DotUnit, Target
 from fuser.tilegen.rules.common import block_of, blocks_of, ceildiv, cover, power_of_two
 from fuser.tilegen.rules.gpu.cluster_split_k import split_schedule
 from fuser.tilegen.rules.gpu.ping_pong import ping_pong_schedule

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fuser.base.target import DotUnit, Target
 from fuser.graph.sizes import is_symbolic, size_hint
-from fuser.target import DotUnit, Target
 from fuser.tilegen.rules.common import (
     FEW_ROWS,
     MOST_SYMBOLIC_DEPTH,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fuser.target import Target
+from fuser.base.target import Target
 from fuser.tilegen.rules.common import ceildiv
 from fuser.tilegen.rules.gpu.ping_pong import PING_PONG_TILES
 from fuser.tilegen.rules.gpu.stream_k import LEAST_GAIN, cut_cost, cut_of

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from fuser.target import HOPPER, Target
+from fuser.base.target import HOPPER, Target
 from fuser.tilegen.rules.common import blocks_of, ceildiv
 from fuser.tilegen.rules.gpu.stream_k import LONG_PART, PART_DEPTH
 from fuser.tilegen.schedule import Schedule

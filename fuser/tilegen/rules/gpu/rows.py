@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from fuser.base.target import Target
 from fuser.graph.sizes import is_symbolic, size_hint
-from fuser.target import Target
 from fuser.tilegen.rules.common import (
     block_of,
     blocks_of,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuser.target import Target
+from fuser.base.target import Target
 from fuser.tilegen.rules.common import ceildiv
 
 HALF_TILES = (

@@ -13,8 +13,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from fuser.base.limits import DEFAULT, Limits, are_set, limited, seldom_collected
 from fuser.errors import LimitError, UsageError, nearest
-from fuser.limits import DEFAULT, Limits, are_set, limited, seldom_collected
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Config:
     perf: FUSER_PERF=1 writes the addresses of CPU kernels to /tmp/perf-PID.map, for perf.
     verify: FUSER_VERIFY=1 checks the intermediate programs after every pass.
     max_seconds, max_bytes, max_nodes, max_kernel_seconds: FUSER_MAX_SECONDS and so on, what a model
-    may ask for (fuser/limits.py); 0 seconds is no end, 0 bytes the memory of the machine.
+    may ask for (fuser/base/limits.py); 0 seconds is no end, 0 bytes the memory of the machine.
     """
 
     cache_dir: Path | None = None

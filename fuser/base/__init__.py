@@ -1,0 +1,1 @@
+"""What every stage shares: limits, configuration, facts of targets, forks, imports."""
