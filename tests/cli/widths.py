@@ -1,6 +1,6 @@
 """Every command over ten models, piped and in terminals: no line is longer than the width.
 
-    python -m tests.cli.widths                       # all of it, in about 20 minutes
+    python -m tests.cli.widths                       # all of it: a thousand commands, half an hour
     python -m tests.cli.widths bert vit --columns 80
 
 `--columns 0` is a pipe, whose lines have 80 columns at most. Prints each line that is longer, and
