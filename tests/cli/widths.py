@@ -1,12 +1,12 @@
 """Every command over ten models, piped and in terminals: no line is longer than the width.
 
-    python -m tests.cli.widths                       # all of it, in about 20 minutes
+    python -m tests.cli.widths                       # all of it: a thousand commands, half an hour
     python -m tests.cli.widths bert vit --columns 80
 
 `--columns 0` is a pipe, whose lines have 80 columns at most. Prints each line that is longer, and
 exits with 1 if there is one. Left out is what docs/command-line.md says to be printed as it is:
-JSON, `dump`, `cache dir`, what -v tells, in a pipe also notes, and tokens of `models generate`.
-tests/cli/test_width.py has a sample of this walk.
+JSON, `dump`, `cache dir`, what -v tells and, in a pipe, notes; in a pipe also the tokens of
+`models generate`. tests/cli/test_width.py has a sample of this walk.
 """
 
 from __future__ import annotations
