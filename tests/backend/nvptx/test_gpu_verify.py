@@ -151,7 +151,7 @@ def test_cut_tiles_have_the_registers_they_ask_for(monkeypatch: pytest.MonkeyPat
     verify(program)
     assert program.resident == 1
     assert any(isinstance(op, WarpRoles) and op.registers for op in program.walk())
-    monkeypatch.setattr(stream_k_plan, "_blocks_of_unit", lambda low: low.kernel.schedule.stream_k)
+    monkeypatch.setattr(stream_k_plan, "_blocks_per_sm", lambda low: low.kernel.schedule.stream_k)
     with pytest.raises(VerifyError, match=r"the warps want 63488 registers, there are 30720"):
         verify(lower_to_gpu(kernel, SM_90A))
 

@@ -8,7 +8,7 @@ import pytest
 
 from fuser.backend.nvptx import compile_kernel
 from fuser.backend.nvptx.emit.emitter import Emitter
-from fuser.backend.nvptx.emit.halves import halves_of, map_pairs, word_of
+from fuser.backend.nvptx.emit.halves import halves_of, map_packed, word_of
 from fuser.backend.nvptx.layouts.layout import Layout
 from fuser.backend.nvptx.lowering.indexing import Indexer
 from fuser.dtypes import DType, bf16, f16, i16
@@ -43,7 +43,7 @@ def test_a_word_is_what_its_halves_were_taken_from() -> None:
     assert word_of(e, low, high, i16) == "%w"
     assert word_of(e, high, low, i16) != "%w"
     assert word_of(e, "15", "3", i16) == str(15 | 3 << 16)
-    made = map_pairs(e, "bitwise_and", i16, [(low, "15"), (high, "15"), (low, "1")])
+    made = map_packed(e, "bitwise_and", i16, [(low, "15"), (high, "15"), (low, "1")])
     assert len(made) == 3
     assert f"and i32 %w, {15 | 15 << 16}" in "\n".join(e.at.lines)
 

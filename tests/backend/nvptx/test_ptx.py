@@ -502,7 +502,7 @@ def test_biases_are_read_beneath_a_product() -> None:
         assert "shfl" not in trip and trip.count("ld.") == 64 // 4 // 2
 
 
-def _trips(name: str) -> list[str]:
+def _iterations(name: str) -> list[str]:
     """What follows the first product of every trip that follows another, up to the next one."""
     ptx = compile_kernel(KERNELS[name](), SM_90A).code.decode()
     return ptx.split("wgmma.wait_group.sync.aligned 1")[1:]
@@ -511,11 +511,13 @@ def _trips(name: str) -> list[str]:
 def test_bounded_scores_wait_for_no_maximum() -> None:
     """Capped scores have no maximum; with a bias a key it is that of the biases, but in trips with
     masks, which take that of the scores: their conditions are needed once."""
-    for trip in _trips("attention_capped"):
+    for trip in _iterations("attention_capped"):
         body = trip.split("wgmma.fence")[0]
         assert "max.NaN.f32" not in body and body.count("ex2.approx") == 64 // 2
     scores = 2 * 128 // 4  # of two rows, every fourth key
-    low, plain, high = (part.split("wgmma.fence")[0] for part in _trips("attention_capped_biases"))
+    low, plain, high = (
+        part.split("wgmma.fence")[0] for part in _iterations("attention_capped_biases")
+    )
     assert plain.count("max.NaN.f32") < scores and plain.count("selp.f32") < 8
     for masked in (low, high):
         assert masked.count("max.NaN.f32") > scores

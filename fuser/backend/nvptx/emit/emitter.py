@@ -45,7 +45,7 @@ class Emitter(Integers, Function):
         """Whether products may be contracted with sums, and divisions be approximate."""
 
     @property
-    def rounds_pairs(self) -> bool:
+    def rounds_packed(self) -> bool:
         """Whether one instruction rounds two float32 numbers to 16 bits."""
         return self.sm >= 80
 

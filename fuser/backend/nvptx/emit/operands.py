@@ -34,7 +34,7 @@ class SharedAddress:
         if not tile.flat:
             self.row = code.emitter.thread_coordinate(layout.bits, 1 - tile.inner)
         steps = [basis[tile.inner] * size for basis in layout.bits]
-        self.column = code.emitter.thread_part(steps)
+        self.column = code.emitter.thread_offset(steps)
         mask = 0
         for step in steps:
             mask |= step
@@ -164,12 +164,12 @@ def packed_words(code: Writes, regs: list[str], type: str) -> list[str]:
     return words
 
 
-def load_matrices(code: Writes, pointer: str, count: int, turn: str) -> list[str]:
+def load_matrices(code: Writes, pointer: str, count: int, transpose: str) -> list[str]:
     """ldmatrix of 2 or 4 matrices of 8 rows of 16 bytes; lanes 8i..8i+7 address the rows of
     matrix i."""
     e = code.emitter
     type = "{" + ", ".join(["i32"] * count) + "}"
-    name = f"@llvm.nvvm.ldmatrix.sync.aligned.m8n8.x{count}{turn}.b16.p3"
+    name = f"@llvm.nvvm.ldmatrix.sync.aligned.m8n8.x{count}{transpose}.b16.p3"
     result = e.value(f"call {type} {name}(ptr addrspace(3) {pointer})")
     return [e.value(f"extractvalue {type} {result}, {i}") for i in range(count)]
 

@@ -61,10 +61,10 @@ def fold_before(code: Code, op: ops.FoldBefore) -> None:
     layout, dtype = made.layout, made.dtype
     combine, type = combiner(code, op.fn, dtype), memory_type(dtype)
     size, steps = row_major(layout.shape, dtype.bytes)
-    mine = e.thread_part(
+    mine = e.thread_offset(
         [0] * 5 + [1 << op.bits.index(b) if b in op.bits else 0 for b in range(len(layout.warps))]
     )
-    base = code.place(op.slot, e.thread_part([offset_of(basis, steps) for basis in layout.bits]))
+    base = code.place(op.slot, e.thread_offset([offset_of(basis, steps) for basis in layout.bits]))
     count = 1 << len(op.bits)
     order = range(count - 1, 0, -1) if op.reverse else range(count - 1)
     made.regs = []

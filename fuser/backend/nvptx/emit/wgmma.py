@@ -61,12 +61,12 @@ def wgmma(code: Code, op: ops.Wgmma) -> None:
             b_word = b.at(0, step)
             if a is not None:
                 source = [f"i64 {a.at(band, step)}"]
-                turns = f"{a.transposed}, {b.transposed}"
+                transposes = f"{a.transposed}, {b.transposed}"
             else:
                 at = (band * steps + step) * 4
                 source = [f"i32 {word}" for word in words[at : at + 4]]
-                turns = f"{b.transposed}"
-            matmuls.append(_Matmul(source, b_word, keep, turns))
+                transposes = f"{b.transposed}"
+            matmuls.append(_Matmul(source, b_word, keep, transposes))
         regs += _issue(code, unit, grid.columns, sums, matmuls)
     op.tile.regs = regs
 
@@ -85,7 +85,7 @@ class _Matmul(NamedTuple):
     left: list[str]
     right: str
     keep: str
-    turns: str
+    transposes: str
 
 
 def _issue(
@@ -104,7 +104,7 @@ def _issue(
         left = left if len(matmul.left) == 1 else f"{{{left}}}"
         # integers have no signs to turn, and 8-bit operands only one way to lie
         ends = "" if unit.is_integer else ", 1, 1"
-        ends += f", {matmul.turns}" if unit.either_way else ""
+        ends += f", {matmul.transposes}" if unit.either_way else ""
         lines.append(
             f"wgmma.mma_async.sync.aligned.{shape} {outputs}, {left}, ${behind}, "
             f"${behind + 1}{ends};"
@@ -165,7 +165,7 @@ class Descriptor:
         if self.high >= 1 << 31:
             self.high -= 1 << 32
         # the part of the tile that belongs to this warp group
-        groups, extent = grid.group_share(k_axis == 1)
+        groups, extent = grid.group_slices(k_axis == 1)
         start: Operand = 0
         if groups > 1:
             start = self._group(grid, left=k_axis == 1, extent=extent)

@@ -512,7 +512,7 @@ class StoreLines(Op):
     """Write a tile of 16-bit elements in accumulator layout, as `store` does, but by vectors that
     run along whole lines of memory: each warp turns strips of 16 rows and `width` columns over in
     its own part of the slot, and knows of no other warp. at: at the layout of these vectors
-    (`strips_in`), of `vector` elements each."""
+    (`warp_transpose_in`), of `vector` elements each."""
 
     opcode: ClassVar[str] = "store_lines"
     at: Place

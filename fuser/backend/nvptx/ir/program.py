@@ -41,7 +41,7 @@ class Program:
     tensor_maps: list[TensorMap] = field(default_factory=list)
     scalars: int = 0
     blocks: int = 1
-    team: Operand = 0
+    group: Operand = 0
     workspace_bytes: int = 0
     resident: int = 1
     sizes: list[DimExpr] = field(default_factory=list)

@@ -31,7 +31,7 @@ from fuser.errors import VerifyError
 
 REGISTERS = 65536
 """Of a multiprocessor."""
-LEAST_REGISTERS, MOST_REGISTERS, REGISTER_STEP = 24, 256, 8
+MIN_REGISTERS, MOST_REGISTERS, REGISTER_STEP = 24, 256, 8
 """Of a thread whose warp group says how many it wants (setmaxnreg)."""
 
 
@@ -153,7 +153,7 @@ class _Layouts(_Check):
 
     def registers(self, op: ops.WarpRoles, producer: int, consumer: int) -> None:
         for count in (producer, consumer):
-            if count % REGISTER_STEP or not LEAST_REGISTERS <= count <= MOST_REGISTERS:
+            if count % REGISTER_STEP or not MIN_REGISTERS <= count <= MOST_REGISTERS:
                 raise VerifyError(f"a thread cannot ask for {count} registers")
         # a block is launched with as many for each thread as its multiprocessor can give to all
         threads, blocks = op.threads + 32 * op.warps, self.program.resident

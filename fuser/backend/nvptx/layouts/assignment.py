@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fuser.backend.nvptx.analysis.access import Access
-from fuser.backend.nvptx.cluster.reduction_merge import Merge
+from fuser.backend.nvptx.cluster.reduction_merge import ReductionMerge
 from fuser.backend.nvptx.layouts.layout import Layout, WarpGrid
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
@@ -64,7 +64,7 @@ class Assignment:
     home: dict[Value, Block] = field(default_factory=dict)
     makers: dict[Value, Op] = field(default_factory=dict)
     loops: dict[Block, ops.For] = field(default_factory=dict)
-    merges: dict[ops.For, tuple[Merge, ...]] = field(default_factory=dict)
+    reduction_merges: dict[ops.For, tuple[ReductionMerge, ...]] = field(default_factory=dict)
 
     @property
     def threads(self) -> int:
@@ -79,7 +79,7 @@ class Assignment:
     def certain_spread(self) -> int:
         """Warps that share a tile wherever it is: where blocks take different iterations, a
         block's."""
-        return self.warps if self.merges else self.spread
+        return self.warps if self.reduction_merges else self.spread
 
     def of_block(self, loop: ops.For) -> set[Value]:
         """What every block has for itself where blocks share a loop's trips: what it starts from,
@@ -115,12 +115,12 @@ def summing_dots(loop: ops.For, plan: Assignment) -> list[ops.Dot]:
     """The dots of a loop, if all that each does is to accumulate into a carried value of its own
     over some iterations; else none."""
     dots = [op for op in loop.body.ops if isinstance(op, ops.Dot)]
-    if 0 < trips_of(loop) <= 1 or not all(accumulates(dot, loop, plan) for dot in dots):
+    if 0 < trip_count(loop) <= 1 or not all(accumulates(dot, loop, plan) for dot in dots):
         return []
     return dots
 
 
-def trips_of(loop: ops.For) -> int:
+def trip_count(loop: ops.For) -> int:
     """Iterations of a loop; 0 where they are not known."""
     start, stop = loop.start, loop.stop
     if not (start.is_constant and stop.is_constant) or is_symbolic(start.constant, stop.constant):

@@ -173,7 +173,7 @@ def add_partials(low: Builder, op: ops.Dot, partial: Tile, start: Tile) -> Tile:
     slot = low.shared.allocate(whole * (groups - 1) + max(whole, reach))
     low.do(gpu.WritePartials(slot=slot, x=partial, steps=steps, parts=parts))
     if plan.blocks > 1:
-        low.cluster.share()
+        low.cluster.publish()
     made = low.new(start.dtype, start.shape, start.layout, "sum")
     offsets = tuple(group * whole for group in range(groups))
     low.do(gpu.AddPartials(

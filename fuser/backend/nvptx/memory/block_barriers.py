@@ -113,7 +113,7 @@ class _Barriers:
             if (access := self.memory.access(op)) is not None:
                 self.accesses[op] = access
         self.threads = 0
-        self.team: Operand = 0
+        self.group: Operand = 0
         self.inserting = True
         self.divided = False
         self.count = 0
@@ -135,7 +135,7 @@ class _Barriers:
                 at = len(made)
                 while at and isinstance(made[at - 1], _BELONGING):
                     at -= 1
-                barrier = ops.Barrier(threads=self.threads, team=self.team, origin=op.origin)
+                barrier = ops.Barrier(threads=self.threads, team=self.group, origin=op.origin)
                 made.insert(at, barrier)
                 pending.clear()
                 self.count += 1
@@ -250,9 +250,9 @@ class _Barriers:
 
     def roles(self, op: ops.WarpRoles, pending: _Pending) -> _Pending:
         """The consumers meet without the producer, those of a team without the others."""
-        self.threads, self.team = 32 * self.program.warps, self.program.team
+        self.threads, self.group = 32 * self.program.warps, self.program.group
         pending = self.block(op.consumer, pending)
-        self.threads, self.team = 0, 0
+        self.threads, self.group = 0, 0
         return pending
 
     def loop(self, op: ops.For | ops.While, pending: _Pending) -> _Pending:

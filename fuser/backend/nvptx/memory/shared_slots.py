@@ -19,13 +19,13 @@ class SharedMemory:
         self._do = do
         self.slots: list[Slot] = []
         self.live: set[Slot] = set()
-        self.teams = 1
-        self.team: Operand = 0
+        self.consumer_groups = 1
+        self.group: Operand = 0
 
     # slots --------------------------------------------------------------------------------------
 
     def allocate(self, size: int, align: int = 16) -> Slot:
-        slot = Slot(len(self.slots), size, align, copies=self.teams)
+        slot = Slot(len(self.slots), size, align, copies=self.consumer_groups)
         self.slots.append(slot)
         self.live.add(slot)
         self._do(ops.Alloc(slot=slot))

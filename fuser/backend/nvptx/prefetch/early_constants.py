@@ -122,7 +122,7 @@ def _lift(block: Block, at: int, most: int) -> tuple[int, int]:
                 if not copies or asked <= most:
                     copies += take(op, makers, moved)
         else:
-            starts = starts and (isinstance(op, _ISSUING) or not _shares(op))
+            starts = starts and (isinstance(op, _ISSUING) or not _uses_shared_memory(op))
             loops = loops or isinstance(op, ops.For | ops.While)
     kept = [ops.Keep(x=tile) for tile in loads]
     block.ops[:] = [
@@ -132,7 +132,7 @@ def _lift(block: Block, at: int, most: int) -> tuple[int, int]:
     return len(loads), copies
 
 
-def _shares(op: Op) -> bool:
+def _uses_shared_memory(op: Op) -> bool:
     """Whether an op, or one inside of it, has to do with shared memory."""
     return bool(op.blocks()) or isinstance(op, ops.WaitCopies) or any(op.slots())
 
@@ -168,7 +168,7 @@ class _Ring:
             op for op in self.loop.body.ops
             if op not in self.constant and not isinstance(op, ops.MbarrierWait)
         ]  # fmt: skip
-        late = self._part(".late", others)
+        late = self._loop_over_first_stages(".late", others)
         rest = dataclasses.replace(loop, firsts=late.scalars)
         at = producer.ops.index(loop)
         producer.ops[at : at + 1] = [
@@ -182,12 +182,14 @@ class _Ring:
         kept = [op for op in kept if op in self.constant or not isinstance(op, ops.Fetch)]
         before = [*self.known, *self.integers]
         names = {name: f"{name}.early" for op in before for name in op.names}
-        asks = self._part(".early", kept, names)
+        asks = self._loop_over_first_stages(".early", kept, names)
         asked = used([*(replaced(op, names) for op in before), asks])
         first = Integer(text="icmp eq i32 %tid, 0", names=("%first.early",))
         return [first, ops.Where(condition="%first.early", body=Block([], asked))]
 
-    def _part(self, suffix: str, ops_: list[Op], names: Mapping[str, str] | None = None) -> ops.For:
+    def _loop_over_first_stages(
+        self, suffix: str, ops_: list[Op], names: Mapping[str, str] | None = None
+    ) -> ops.For:
         """The loop over the first stages, with some of its ops and names of its own."""
         loop, kept, outer = self.loop, used(ops_), dict(names or {})
         inner = {name: name + suffix for op in kept for name in op.names}

@@ -17,7 +17,7 @@ AT_ONCE = 160
 """Bytes that a thread has registers for, the strip in turn included."""
 
 
-class Lines:
+class PrefetchedBroadcasts:
     """Loads of a pass over strips. tables: for each strip, the layouts of what it computes."""
 
     def __init__(

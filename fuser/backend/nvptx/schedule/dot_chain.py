@@ -22,7 +22,7 @@ STRAIGHT = (ops.Map, ops.Cast, ops.Broadcast, ops.Reduce, ops.IndexTile, ops.Ful
 
 
 @dataclass(eq=False)
-class Chain:
+class DotChain:
     """A rotatable body. head: ops up to the first dot and all that depend on neither the scores
     nor carried values; beneath: what needs no scores and has one axis, such as a bias a key, done
     while the first matmul is computed; middle: from scores to probabilities;
@@ -47,7 +47,7 @@ class Chain:
     exact: dict[Op, Value] = field(default_factory=dict)
 
 
-def find_chain(low: Builder, stream: Stream) -> Chain | None:
+def find_dot_chain(low: Builder, stream: Stream) -> DotChain | None:
     """The chain of a stream's loop, or None where it has another shape."""
     plan, loop = low.assignment, stream.loop
     body, last = loop.body.ops, loop.body.ops[-1]
@@ -79,7 +79,7 @@ def find_chain(low: Builder, stream: Stream) -> Chain | None:
         return None
     values = _needed(body, second.b)
     on_loads = _on_loads(low, stream)
-    chain = Chain(first, second, cast, position, [], [], [], [], values, [], [], [])
+    chain = DotChain(first, second, cast, position, [], [], [], [], values, [], [], [])
     tiles = {value for value in _brought(stream) if len(value.shape) == 2}
     late = on_scores | _dependent(body, tiles)
     for op in body[:-1]:
@@ -119,7 +119,7 @@ def find_chain(low: Builder, stream: Stream) -> Chain | None:
     return chain if chain.keys and chain.others else None
 
 
-def _exact_maxima(low: Builder, chain: Chain, on_scores: set[Value]) -> dict[Op, Value]:
+def _exact_maxima(low: Builder, chain: DotChain, on_scores: set[Value]) -> dict[Op, Value]:
     """For row maxima of select(condition, bound, -inf): select(condition, scores, -inf), which do
     where the condition is needed, and are cheaper there. Only where the schedule says that such
     maxima are bounds of the scores, any of which a softmax may subtract."""
@@ -146,7 +146,7 @@ def _hides(low: Builder, *selects: ops.Map) -> bool:
     return all(isinstance(maker, ops.Full) and maker.value == -math.inf for maker in makers)
 
 
-def _steady_factor(low: Builder, chain: Chain, total: Value, loop: ops.For) -> Value | None:
+def _steady_factor(low: Builder, chain: DotChain, total: Value, loop: ops.For) -> Value | None:
     """The factor of total * factor, the only code of the carried sum, where the factor is
     exp(old - ...) of a carried value that stays what it is where a condition holds."""
     makers = low.assignment.makers

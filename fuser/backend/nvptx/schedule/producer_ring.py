@@ -34,7 +34,7 @@ class Channel:
     edges: list[str] = field(default_factory=list)
     barriers: Slot | None = None
     waited: bool = False
-    held: bool = False
+    release_later: bool = False
     done: int = 0
     read: bool = False
 
@@ -118,7 +118,7 @@ def barrier_at(low: Recording, slot: Slot, offset: Operand = 0) -> str:
     return low.scalar_of(gpu.Address(slot=slot, offset=offset))
 
 
-def ends_of(low: Recording, channel: Channel) -> tuple[str, str]:
+def resident_barriers(low: Recording, channel: Channel) -> tuple[str, str]:
     """The full and the empty barrier of what a persistent kernel brings once a program."""
     assert channel.barriers is not None
     return barrier_at(low, channel.barriers), barrier_at(low, channel.barriers, 8)

@@ -133,7 +133,7 @@ class Warp:
 
     # layouts ------------------------------------------------------------------------------------
 
-    def thread_part(self, basis: Sequence[int]) -> Array:
+    def thread_offset(self, basis: Sequence[int]) -> Array:
         """Sums of basis elements over the bits that are set in the numbers of the threads, those of
         the block in its cluster behind those of the warp."""
         warps = self.machine.program.warps
@@ -150,7 +150,7 @@ class Warp:
         if known is not None:
             return known
         regs = np.array(layout.regs, np.int64).reshape(1, len(layout.regs), layout.rank)
-        parts = [self.thread_part([b[axis] for b in layout.bits]) for axis in range(layout.rank)]
+        parts = [self.thread_offset([b[axis] for b in layout.bits]) for axis in range(layout.rank)]
         lanes = np.stack(parts, 1) if parts else np.zeros((32, 0), np.int64)
         found = regs + lanes[:, None, :]
         self._coordinates[layout, self.base] = found
@@ -159,7 +159,7 @@ class Warp:
     def alone(self, layout: Layout) -> Array:
         """[32]: whether a thread is the one of those with the same elements that has number 0."""
         repeats = [0 if any(basis) else 1 for basis in layout.bits]
-        return np.asarray(self.thread_part(repeats) == 0)
+        return np.asarray(self.thread_offset(repeats) == 0)
 
     def inside(self, layout: Layout, shape: Sequence[int]) -> Array:
         """[32, registers]: whether an element lies in a tile of the shape."""
@@ -215,7 +215,7 @@ class Warp:
 
     def slot_addresses(self, slot: Slot, layout: Layout, steps: Sequence[int]) -> Array:
         """[32, registers]: of elements `steps` bytes apart along each axis."""
-        thread = self.thread_part([offset_of(basis, tuple(steps)) for basis in layout.bits])
+        thread = self.thread_offset([offset_of(basis, tuple(steps)) for basis in layout.bits])
         regs = np.array([offset_of(at, tuple(steps)) for at in layout.regs], np.int64)
         return np.asarray(self.place(slot, thread[:, None] + regs[None, :]))
 
