@@ -390,7 +390,7 @@ def test_matmul_roles(transposed: str, target: Target, rng: np.random.Generator)
 
 @pytest.mark.parametrize("odd", ["a", "b"])
 def test_one_operand_by_elements(odd: str, target: Target, rng: np.random.Generator) -> None:
-    """One operand has rows that nothing copies by itself; the producer brings the other, ahead."""
+    """One operand has rows that nothing copies by itself; the producer fetches the other, ahead."""
     m, n, k = (1024, 1024, 1025) if odd == "a" else (1024, 1025, 1024)
     for warps in (4, 8):
         kernel = kernels.matmul(

@@ -43,9 +43,9 @@ BROKEN = {
     "a tile that its slot has no room for": (
         "mma", r"slot @0: \d+ bytes", "slot @0: 1024 bytes", "bytes of @0"),
     "copies that nobody waits for": (
-        "mma", r" +wait_copies .*\n", "", "no wait for copies behind the copies into @0"),
+        "mma", r" +wait_copies .*\n", "", "no wait for copies after the copies into @0"),
     "copies of other threads": (
-        "mma", r"(wait_copies .*)\n    barrier", r"\1", "no barrier behind the copies into @0"),
+        "mma", r"(wait_copies .*)\n    barrier", r"\1", "no barrier after the copies into @0"),
     "barriers that nobody makes": (
         "wgmma", r" +mbarrier_init %.*\n", "", "nobody makes a barrier in @2"),
     "barriers that nobody arrives on": (

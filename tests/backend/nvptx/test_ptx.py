@@ -281,7 +281,7 @@ def test_matmuls_of_a_block_are_one_statement() -> None:
 
 
 def test_operands_from_registers_wait_for_products() -> None:
-    """Products may run on into the next trip where the producer brings both operands in turns of
+    """Products may run on into the next trip where the producer fetches both operands in turns of
     stages; an operand written by the computing warps has one place, so they end before it is."""
     found = compile_kernel(KERNELS["matmul_odd_rows"](), SM_90A)
     assert found.facts["copies"] == "tma"
@@ -381,7 +381,7 @@ def test_short_rows_stay_inside_a_warp(columns: int, dtype: DType) -> None:
 
 
 def test_rows_that_the_l2_still_has_share_blocks() -> None:
-    """Rows of a tensor that the kernel in front has just written: fewer, larger blocks, but enough
+    """Rows of a tensor that the previous kernel has just written: fewer, larger blocks, but enough
     for all multiprocessors; larger tensors stream from memory, a row a block."""
 
     def found(rows: int, columns: int, bytes_: int = 2) -> tuple[int, int]:

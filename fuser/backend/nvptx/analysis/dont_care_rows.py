@@ -1,4 +1,4 @@
-"""Rows of a left operand that are not there: a product of zeros that nobody looks at.
+"""Don't-care rows of a left operand: out of bounds, with a product that nobody looks at.
 
 A load is zeros where it is out of bounds. Of few rows most of a tile is, and copies of nothing take
 as long as others. Where these rows become nothing but rows that no store writes, whatever shared

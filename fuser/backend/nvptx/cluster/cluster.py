@@ -5,7 +5,7 @@ of the warp number above those of a block. What stays within a thread needs noth
 ends with an exchange: every block writes its partial result into all of them, and all fold the
 parts in the order of block numbers, so that all have the same bits. A loop that accumulates a
 matmul, or values that can be merged (cluster/reduction_merge.py), is cut into ranges of iterations,
-one a block, and the sums of all are added up behind it, also in the order of the blocks, each by
+one a block, and the sums of all are added up after it, also in the order of the blocks, each by
 the thread that goes on with it.
 """
 

@@ -1,4 +1,4 @@
-"""The merge of what the blocks of a cluster leave behind a loop whose iterations they shared.
+"""The merge of what the blocks of a cluster leave after a loop whose iterations they shared.
 
 Every block writes its values to its own shared memory; after one barrier of the cluster, each
 thread reads what it goes on with from all of them, and puts it together in the order of the blocks,

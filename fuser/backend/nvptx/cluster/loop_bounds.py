@@ -1,4 +1,4 @@
-"""Which iterations of a loop a block has: all of them, or a part where blocks share them."""
+"""Which iterations of a loop a block has: all of them, or a range where blocks share them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def has_iterations(low: Builder, loop: ops.For) -> bool:
 
 def bounds(low: Builder, loop: ops.For) -> tuple[Operand, Operand]:
     """Start and stop of a loop in this block: of as many iterations in each, or one more; or of the
-    stretch that a block has of it (tile_scheduler/stream_k.py)."""
+    work unit that a block has of it (tile_scheduler/stream_k.py)."""
     e, cluster = low.scalars, low.cluster
     start, stop = low.evaluate(loop.start), low.evaluate(loop.stop)
     if low.stream_k is not None:

@@ -1,9 +1,9 @@
-"""Neighbours: programs side by side in the grid whose blocks form a cluster and share their loads.
+"""Multicast clusters: programs side by side in the grid whose blocks share their loads.
 
 Blocks that read the same tile of an operand, which the program numbers in its index arithmetic
-tell, fetch a share of it each, and the copy engine delivers every share to all of them: a tile is
+tell, fetch a slice of it each, and the copy engine delivers every slice to all of them: a tile is
 requested from the L2 once a cluster instead of once a block. A block's "full" barrier counts the
-bytes of all shares, whoever sent them; its "empty" barrier is complete when the readers of a stage
+bytes of all slices, whoever sent them; its "empty" barrier is complete when the readers of a stage
 have arrived in every block that it sends to. So consumers release a stage to all blocks that may
 write it. No block ends before all that is sent to its barriers has come: the producer waits for its
 last stages to be empty.
@@ -39,7 +39,7 @@ def multicast_shape_of(kernel: Kernel, target: Target) -> tuple[int, int]:
 
 
 def decide_multicast(kernel: Kernel, target: Target, shape: tuple[int, int]) -> Decision | None:
-    """Why programs of neighbours fetch for each other or not; None where nobody asked."""
+    """Why the programs of a cluster fetch for each other or not; None where nobody asked."""
     if math.prod(kernel.schedule.neighbours) == 1:
         return None
     found = _shape_or_reason(kernel, target)
@@ -111,7 +111,8 @@ class MulticastCluster:
             raise NeedsOneBlock("no operand that programs side by side share")
 
     def require_streams(self) -> None:
-        """Raises NeedsOneBlock if there are neighbours: who copies by itself cannot share."""
+        """Raises NeedsOneBlock if there is such a cluster: blocks that copy by themselves cannot
+        share."""
         if self.blocks > 1:
             raise NeedsOneBlock("operands that the copy engine cannot fetch")
 
@@ -137,14 +138,14 @@ class MulticastCluster:
         return MulticastSlice(across, len(peers[0]) // across, number, mask)
 
     def _senders(self, channel: Channel) -> list[set[int]]:
-        """For every block, those that send it parts of a channel; it sends to the same."""
+        """For every block, those that send it slices of a channel; it sends to the same."""
         return [
             {r}.union(*(self._peers[load][r] for load in channel.loads if load in self._peers))
             for r in range(self.blocks)
         ]
 
     def senders(self, channel: Channel) -> int:
-        """How many blocks send a block its parts of a channel."""
+        """How many blocks send a block its slices of a channel."""
         return len(self._senders(channel)[0])
 
     def _of_block(self, values: list[int]) -> Operand:
@@ -160,8 +161,8 @@ class MulticastCluster:
         return e.hoisted(f"and i32 {word}, 255")
 
     def release(self, channel: Channel, barrier: str, threads: int) -> None:
-        """Arrive on an empty barrier of a channel in every block that sends it parts: of each group
-        of `threads` one thread for each of them."""
+        """Arrive on an empty barrier of a channel in every block that sends it slices: of each
+        group of `threads` one thread for each of them."""
         e = self.low.scalars
         number = e.hoisted(f"and i32 {e.tid}, {threads - 1}")
         senders = self._senders(channel)
@@ -184,12 +185,12 @@ class MulticastCluster:
         if self.blocks == 1:
             self.low.do(gpu.Barrier())
             return
-        # what others must see, the barriers, is behind a fence of its own
+        # what others must see, the barriers, follows a fence of its own
         self.low.do(gpu.ClusterArrive(relaxed=True))
         self.low.do(gpu.ClusterWait())
 
     def sends(self, stream: Stream) -> list[Channel]:
-        """Channels of a stream that bring something to other blocks too."""
+        """Channels of a stream that send something to other blocks too."""
         return [channel for channel in stream.channels if self.senders(channel) > 1]
 
 

@@ -49,7 +49,7 @@ def expect_parts(code: Code, op: ops.ExpectParts) -> None:
 
 
 def receivers(bits: int, inside: int, free_bits: list[int]) -> tuple[list[int], list[int]]:
-    """By the spare bits of a thread's number, which has `inside` bits in its block: (the block that
+    """By the free bits of a thread's number, which has `inside` bits in its block: (the block that
     it sends to, what is 0 in the one of the threads alike that sends), for `Emitter.thread_offset`.
     """
     target, rest = [0] * inside, [0] * inside
@@ -135,7 +135,7 @@ def _address_in(code: Code, pointer: str, number: Operand) -> str:
 
 
 def _send(code: Code, there: str, offset: int, done: str, regs: list[str], dtype: DType) -> None:
-    """Store neighbours `offset` bytes behind an address of the cluster's shared memory."""
+    """Store neighbours `offset` bytes after an address of the cluster's shared memory."""
     e, type = code.emitter, memory_type(dtype)
     kind, letter = (f"b{dtype.bits}", "r" if dtype.bits == 32 else "l")
     words = [to_memory(code, reg, dtype) for reg in regs]

@@ -24,8 +24,8 @@ class Writes(Protocol):
 
 class Code:
     """The code of one kernel. names: of the parameters of buffers. ready: pointers to use instead,
-    once the kernel in front has ended. warps: that compute a program in a block; blocks: of the
-    cluster that shares a program. clustered: whether blocks are launched in clusters. team: the
+    once the previous kernel has ended. warps: that compute a program in a block; blocks: of the
+    cluster that shares a program. clustered: whether blocks are launched in clusters. group: the
     number of the warp group that has slots of its own."""
 
     def __init__(

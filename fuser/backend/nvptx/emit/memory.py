@@ -201,8 +201,8 @@ def _word_of(value: float | int, dtype: DType) -> str:
 
 
 def _of_word(code: Code, word: str, dtype: DType) -> list[str]:
-    """The elements of a word that two branches meet in. LLVM must not see which: it would do in
-    front of the meeting what is done to the elements, as it knows the result for those that are not
+    """The elements of a word that two branches meet in. LLVM must not see which: it would do
+    before the meeting what is done to the elements, as it knows the result for those that are not
     loaded. Threads would have the widened elements in registers from there on."""
     e, count = code.emitter, 4 // dtype.bytes
     hidden = e.value(f'call i32 asm "", "=r,0"(i32 {word})')

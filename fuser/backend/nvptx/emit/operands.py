@@ -73,7 +73,7 @@ class SharedAddress:
         """Offset of (thread row + row_rest, column bytes with chunk number ^ chunk)."""
         e, span = self.code.emitter, self.tile.span
         row = e.plus(self.row, row_rest)
-        # rows per 128 bytes decide which row bits take part in the permutation
+        # rows per 128 bytes decide which row bits belong to the permutation
         shift = {128: 0, 64: 1, 32: 2}[span]
         twist = e.bitwise("and", e.shift("lshr", row, shift), span // 16 - 1)
         number = e.bitwise("and", e.shift("lshr", column, 4), span // 16 - 1)

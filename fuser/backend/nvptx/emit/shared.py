@@ -26,7 +26,7 @@ def free(code: Code, op: ops.Free) -> None:
 def barrier(code: Code, op: ops.Barrier) -> None:
     """One barrier instruction."""
     call = "call void @llvm.nvvm.barrier.cta.sync.aligned."
-    if op.threads:  # a producer warp does not take part
+    if op.threads:  # a producer warp does not participate
         number = code.emitter.plus(op.team, 1)
         code.emitter.do(f"{call}count(i32 {number}, i32 {op.threads})")
     else:

@@ -1,6 +1,6 @@
 """16-bit tiles in accumulator layout, to and from memory in whole lines.
 
-A warp turns a strip over in its buffer by stmatrix and ldmatrix on one side, 16-byte accesses of
+A warp transposes a strip in its buffer by stmatrix and ldmatrix on one side, 16-byte accesses of
 eight lanes a row on the other. Chunks of 16 bytes are permuted by the row number: no two of a
 quarter of a warp fall into one bank.
 """

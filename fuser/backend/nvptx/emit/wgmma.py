@@ -80,7 +80,7 @@ def _condition(op: ops.Wgmma) -> str:
 
 class _Matmul(NamedTuple):
     """One instruction. left: its operand, a descriptor or four words of fragments; right: a
-    descriptor; keep: whether it adds to the sums; turns: which operands lie across."""
+    descriptor; keep: whether it adds to the sums; transposes: which operands are transposed."""
 
     left: list[str]
     right: str
@@ -99,19 +99,18 @@ def _issue(
     type, place = unit.llvm_sum, 2 * n
     lines, kinds, operands = [], [], [f"{type} {item}" for item in sums]
     for matmul in matmuls:
-        behind = place + len(matmul.left)
-        left = ", ".join(f"${at}" for at in range(place, behind))
+        after = place + len(matmul.left)
+        left = ", ".join(f"${at}" for at in range(place, after))
         left = left if len(matmul.left) == 1 else f"{{{left}}}"
         # integers have no signs to turn, and 8-bit operands only one way to lie
         ends = "" if unit.is_integer else ", 1, 1"
         ends += f", {matmul.transposes}" if unit.either_way else ""
         lines.append(
-            f"wgmma.mma_async.sync.aligned.{shape} {outputs}, {left}, ${behind}, "
-            f"${behind + 1}{ends};"
+            f"wgmma.mma_async.sync.aligned.{shape} {outputs}, {left}, ${after}, ${after + 1}{ends};"
         )
         kinds += [*(["l"] if len(matmul.left) == 1 else ["r"] * 4), "l", "b"]
         operands += [*matmul.left, f"i64 {matmul.right}", f"i1 {matmul.keep}"]
-        place = behind + 2
+        place = after + 2
     return tied(code, "\\0A\\09".join(lines), n, kinds, operands, type)
 
 

@@ -1,5 +1,5 @@
-"""Where the elements of an accumulator tile lie while a warp turns it over in its buffer, strip by
-strip: what the builder plans with, and the rules write by."""
+"""Where the elements of an accumulator tile lie while a warp transposes it in its buffer, strip
+by strip: what the builder plans with, and the rules write by."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ def assign(
     tf32x3: bool = True,
     staging: bool = True,
 ) -> Assignment:
-    """Choose layouts for a kernel whose programs are clusters of so many blocks. wide: float32 may
-    be multiplied by wgmma, where the schedule says so. staging: loads may go straight to shared
+    """Choose layouts for a kernel whose programs are clusters of so many blocks. tf32x3: float32
+    may be multiplied by wgmma, where the schedule says so. staging: loads may go straight to shared
     memory."""
     plan = Assignment(kernel.schedule.warps, cluster)
     tf32x3 = tf32x3 and cluster == 1 and bool(kernel.schedule.extra.get("wide"))
@@ -226,9 +226,8 @@ class _Assigner:
                         op.inits, op.body.params[1:], last.args, op.results, strict=True
                     ):
                         self._unite(param, init, out)
-                        if (
-                            op not in self.plan.reduction_merges
-                        ):  # else other layouts leave the merge
+                        # the merge leaves other layouts
+                        if op not in self.plan.reduction_merges:
                             self._unite(param, result)
                 case ops.If():
                     ends = [inner.ops[-1] for inner in (op.then, op.other)]

@@ -19,7 +19,7 @@ from fuser.tilegen.ir import Block, Kernel, Op
 from fuser.tilegen.value import INDEX, Value
 
 DotKind = Literal["wgmma", "wide", "mma", "tf32", "fma"]
-"""wide: float32 in split tf32 on wgmma; tf32: the same on mma.sync."""
+"""wide: float32 as 3xTF32 on wgmma; tf32: the same on mma.sync."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +50,8 @@ class DotPlan:
 @dataclass
 class Assignment:
     """The scheduled level: a layout for every tile in registers, a plan for every dot, and which
-    loads live in shared memory instead of registers. merges: of the loop whose iterations the
-    blocks of a cluster share, unless it is a lone dot's."""
+    loads live in shared memory instead of registers. reduction_merges: of the
+    loop whose iterations the blocks of a cluster share, unless it is a lone dot's."""
 
     warps: int
     cluster: int = 1
@@ -82,8 +82,8 @@ class Assignment:
         return self.warps if self.reduction_merges else self.spread
 
     def of_block(self, loop: ops.For) -> set[Value]:
-        """What every block has for itself where blocks share a loop's trips: what it starts from,
-        all inside, and what that reads."""
+        """What every block has for itself where blocks share a loop's iterations: what it starts
+        from, all inside, and what that reads."""
         found = {*loop.inits, *loop.body.params}
         for op in loop.body.ops:
             found.update(op.operands(), op.results)
@@ -91,7 +91,7 @@ class Assignment:
 
 
 def of_caller(kernel: Kernel) -> bool:
-    """Whether a kernel does what only those of callers do, whose memory and control flow are their
+    """Whether a kernel does what only callers' kernels do, whose memory and control flow are their
     own: it takes the plain path, without the plans that know what the graph's kernels are like."""
     if kernel.scalars or any(buffer.open or buffer.alias for buffer in kernel.buffers):
         return True

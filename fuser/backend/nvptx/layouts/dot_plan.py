@@ -30,7 +30,7 @@ from fuser.tilegen.ir import Kernel
 def plan_dot(
     op: ops.Dot, plan: Assignment, target: Target, tf32x3: bool = False, row_order: bool = False
 ) -> DotPlan:
-    """The unit and warp grid of a dot. wide: see `assign`. row_order: see `Kernel`; warps do not
+    """The unit and warp grid of a dot. tf32x3: see `assign`. row_order: see `Kernel`; warps do not
     share k then."""
     m, k = op.a.shape
     n = op.b.shape[1]
@@ -150,9 +150,9 @@ LONE, ONE_OF_SEVERAL = 16 * 64, 16 * 16
 
 
 def split_warps(grid: WarpGrid, steps: int, least: int = LONE) -> WarpGrid:
-    """Turn warps along n into warps along k where a warp's share of the tile is too thin to keep
+    """Turn warps along n into warps along k where a warp's share of the tile is too small to keep
     its tensor core busy: chains of dependent matmuls are short, operands are read less often.
-    least: elements of a share that is not too thin."""
+    least: elements of a share that is large enough."""
     while (
         grid.warps_n > 1
         and (grid.rows * grid.columns < least or grid.covered[1] > grid.n)

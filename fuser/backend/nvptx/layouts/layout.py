@@ -265,7 +265,8 @@ class WarpGrid:
         self, along_m: bool, along_n: bool, k_axis: int | None = None
     ) -> tuple[Coordinates, ...]:
         """Basis of the warp bits in an operand (or the result) that has the dims m, n it says;
-        k_axis: its axis of k, along which groups of warps take `turn` steps in turn."""
+        k_axis: its axis of k, along which groups of warps take `k_block` steps each, in
+        rotation."""
         steps: list[Coordinates] = []
         count = self.warps_m
         if self.wgmma:
@@ -279,7 +280,7 @@ class WarpGrid:
 
     @property
     def k_block(self) -> int:
-        """Steps of k of a group of warps before it is the next group's turn."""
+        """Steps of k that a group of warps has before the next group follows."""
         return 4 * self.run or self.depth
 
     @property
@@ -288,7 +289,7 @@ class WarpGrid:
         return self.rows * parts, self.columns * self.warps_n
 
     def group_slices(self, left: bool) -> tuple[int, int]:
-        """How many shares of the left operand's rows, or the right one's columns, warp groups have,
+        """How many slices of the left operand's rows, or the right one's columns, warp groups have,
         and the extent of each (wgmma)."""
         return (self.warps_m // 4, self.rows) if left else (self.warps_n, self.columns)
 
@@ -352,7 +353,7 @@ class WarpGrid:
         return [k_block + step for k_block in blocks for step in range(0, self.run, 4)]
 
     def _warps_of_fragment(self, left: bool) -> tuple[Coordinates, ...]:
-        """With `run`, groups of warps have the elements of their own turns alone."""
+        """With `run`, groups of warps have the elements of their own blocks of k alone."""
         own = (1 if left else 0) if self.run else None
         return self.warp_bits(left, not left, own)
 

@@ -24,8 +24,7 @@ from fuser.tilegen.value import Value
 
 
 class WorkUnits(Protocol):
-    """What blocks do of the programs, where they share some of them
-    (tile_scheduler/stream_k.py)."""
+    """What stream-k (tile_scheduler/stream_k.py) gives to loops and to the tile scheduler."""
 
     blocks_per_sm: int
 
@@ -42,10 +41,10 @@ class WorkUnits(Protocol):
 
 @dataclass
 class ProducerState:
-    """Of a kernel with a producer warp. streams: the loops that it feeds. resident: what it brings
-    once a program. teams: warp groups with a program each; turns: the barriers at which they
-    alternate, turn: the parity they wait for. number, visit: of the program, and the parity of what
-    is resident, in a persistent kernel."""
+    """Of a kernel with a producer warp. streams: the loops that it feeds. resident: what it fetches
+    once a program. consumer_groups: warp groups with a program each; order_barriers: those at which
+    they alternate, order_phase: the parity that they wait for. Of a persistent kernel:
+    program_number, and resident_phase, the parity of what is resident."""
 
     streams: dict[ops.For, Stream] = field(default_factory=dict)
     resident: dict[ops.Load, Channel] = field(default_factory=dict)
@@ -70,7 +69,7 @@ class Needs:
 class Builder(Recording):
     """A kernel that is recorded, mechanism by mechanism. frugal: with little shared memory, however
     slow (tiling/sliced_tiles.py). stages: of a ring, at most. converted: values in other layouts;
-    operands: of dots, where they are. piped: loads that a loop brings; direct: that go straight to
+    operands: of dots, where they are. piped: loads that a loop copies; direct: that go straight to
     the layout of their value. written: buffers. scratch: slots of the dot that is recorded.
     warp_buffers: of warps for themselves."""
 

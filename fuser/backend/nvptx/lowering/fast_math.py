@@ -234,7 +234,7 @@ def writes_halves(low: Builder) -> bool:
 
 def _tanh_of(low: Builder, op: ops.Map) -> gpu.ScaledFn:
     """The tanh for a result that `feeds_halves`. Scores lie between two matmuls, with a softmax
-    behind them, where absolute errors count; after bfloat16 matmuls it rounds them to 8 bits."""
+    after them, where absolute errors count; after bfloat16 matmuls it rounds them to 8 bits."""
     plan = low.assignment
     if not (made_of_dot(op.result, plan) and feeds_rows(op.result, plan)):
         return "short_tanh"
@@ -243,7 +243,7 @@ def _tanh_of(low: Builder, op: ops.Map) -> gpu.ScaledFn:
 
 
 def unscaled(low: Builder, value: Value, layout: Layout) -> tuple[Tile, float] | None:
-    """(x, c) where a value is x * c for a positive number c, also behind selects that
+    """(x, c) where a value is x * c for a positive number c, also after selects that
     put -inf elsewhere: what is monotone can be computed of x, and c applied later."""
     maker = low.assignment.makers.get(value)
     if not isinstance(maker, ops.Map) or value.dtype.name != "f32":

@@ -38,7 +38,7 @@ from fuser.tilegen.value import INDEX, Value
 
 
 class Lowering(Builder):
-    """One kernel being recorded. held: its long rows, where they stay in shared memory."""
+    """One kernel being recorded. resident_rows: its long rows, where they stay in shared memory."""
 
     def __init__(
         self,
@@ -50,8 +50,9 @@ class Lowering(Builder):
         frugal: bool = False,
     ) -> None:
         """stages: instead of the schedule's, where those do not fit. blocks: of a cluster that
-        shares a program. neighbours: programs whose blocks are a cluster (cluster/multicast.py).
-        frugal: with little shared memory, however slow (tiling/sliced_tiles.py)."""
+        shares a program. multicast_shape: programs whose blocks are a cluster
+        (cluster/multicast.py). frugal: with little shared memory, however slow
+        (tiling/sliced_tiles.py)."""
         super().__init__(
             kernel, target, assign(kernel, target, blocks, staging=not frugal),
             ProgramOrder(
@@ -177,7 +178,7 @@ class Lowering(Builder):
         raise LoweringError(f"{value!r} is not a tile in registers")
 
     def _from_shared(self, value: Value, entry: SharedTile, layout: Layout) -> Tile:
-        """A staged load in registers; what the producer brings is given back at once."""
+        """A staged load in registers; what the producer fetches is given back at once."""
         arrived = consumer_warps.before_read(self, value)
         if not arrived:
             land_copies(self)

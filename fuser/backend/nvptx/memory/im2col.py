@@ -45,7 +45,7 @@ class Digit:
 
 @dataclass(frozen=True)
 class ViewDim:
-    """A dim of a view, or of what one is cut into: index = step * digit + columns + rest. digit is
+    """A dim of a view, or what one is cut into: index = step * digit + columns + rest. digit is
     None where rows do not matter; columns: whether the tile's columns run along it."""
 
     extent: int
@@ -219,7 +219,7 @@ def _reach(at: Index) -> int:
 
 
 def _unbounded(dim: ViewDim) -> WalkDim | None:
-    """A part as the dim that is counted last: without a step."""
+    """A dim of a view as the dim that is counted last: without a step."""
     if dim.digit is None:
         return WalkDim(dim.extent, dim.stride, Digit(1, dim.rest))
     step, digit = dim.step, dim.digit

@@ -50,7 +50,7 @@ def copy_async(low: Builder, op: ops.Load, tile: SharedTile) -> None:
 def _leaves_rows(low: Builder, op: ops.Load) -> bool:
     """Whether a copy may leave out rows that are out of bounds: of few rows by what is decoded,
     where each block copies most of a tile for nothing."""
-    dots = list(dots_behind(low, op))
+    dots = list(dots_fed_by(low, op))
     plans = [low.assignment.dots[dot] for dot, _, _ in dots]
     few = bool(dots) and all(plan.grid is not None and plan.grid.run for plan in plans)
     left = all(role == "a" and not turned for _, role, turned in dots)
@@ -95,13 +95,13 @@ def _cover(low: Builder, op: ops.Load) -> tuple[int, ...]:
     if len(op.shape) == 1:
         return op.shape
     rows, columns = op.shape
-    for dot, role, turned in dots_behind(low, op):
+    for dot, role, turned in dots_fed_by(low, op):
         need = operand_cover(low, dot, role)[:: -1 if turned else 1]
         rows, columns = max(rows, need[0]), max(columns, need[1])
     return rows, columns
 
 
-def dots_behind(low: Builder, op: ops.Load) -> Iterator[tuple[ops.Dot, str, bool]]:
+def dots_fed_by(low: Builder, op: ops.Load) -> Iterator[tuple[ops.Dot, str, bool]]:
     """The dots that read a load of two axes, as which operand ("a" or "b"), and whether turned."""
     todo = [(op.result, False)]
     while todo:

@@ -11,8 +11,8 @@ from fuser.backend.nvptx.ir.values import Operand, Slot
 
 
 class SharedMemory:
-    """The slots of one kernel. teams: warp groups that have a program each, team: the number of
-    the own one."""
+    """The slots of one kernel. consumer_groups: those that have a program each; group: the
+    number of the own one."""
 
     def __init__(self, do: Callable[[Op], None]) -> None:
         """do: records an op."""

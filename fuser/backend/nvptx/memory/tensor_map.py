@@ -7,7 +7,7 @@ from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand, SharedTile
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.memory.im2col import Im2colWalk, offsets_of, start_of
-from fuser.backend.nvptx.memory.operand_staging import dots_behind
+from fuser.backend.nvptx.memory.operand_staging import dots_fed_by
 from fuser.backend.nvptx.memory.tma_boxes import MAX_BOX, Box, MulticastSlice, Source
 from fuser.graph.sizes import divides, is_symbolic, same
 from fuser.tilegen import ops
@@ -15,7 +15,7 @@ from fuser.tilegen import ops
 
 def are_summed(low: Builder, op: ops.Load, axis: int) -> bool:
     """Whether dots sum over an axis of a load: what lies there beyond the bounds must be zeros."""
-    return any(axis ^ turned == (role == "a") for _, role, turned in dots_behind(low, op))
+    return any(axis ^ turned == (role == "a") for _, role, turned in dots_fed_by(low, op))
 
 
 def filled_rows(source: Box, tile: SharedTile) -> int:
@@ -94,7 +94,7 @@ def fetch(
     beyond: Operand = 0,
 ) -> None:
     """Issue the copies of a source into a shared tile, for one thread; they complete on `barrier`.
-    share: the block's part of it, which goes to several blocks, at the same place in each. edge:
+    piece: the block's slice of it, which goes to several blocks, at the same place in each. edge:
     the map of the last tile, where `beyond` holds."""
     e = low.scalars
     columns = tile.span // tile.dtype.bytes

@@ -48,7 +48,7 @@ Source = Box | Im2colWalk
 
 @dataclass(frozen=True)
 class MulticastSlice:
-    """What a block fetches of a tile: part number `part`, of `across` cuts of the tile's blocks of
+    """What a block fetches of a tile: slice `number`, of `across` cuts of the tile's blocks of
     columns times `down` cuts of its rows. mask: the blocks it is sent to, a bit each."""
 
     across: int

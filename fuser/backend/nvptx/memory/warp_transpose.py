@@ -1,7 +1,7 @@
 """16-bit tiles in accumulator layout, to and from memory in whole lines, without other warps.
 
 An accumulator gives a thread two neighbours of a row, and four lanes 16 bytes: half of what memory
-moves at a time. Here a warp turns strips of 16 rows and up to 64 columns over in a buffer of its
+moves at a time. Here a warp transposes strips of 16 rows and up to 64 columns in a buffer of its
 own, so a warp group's epilogue waits for no other group.
 """
 
@@ -22,7 +22,7 @@ from fuser.graph.sizes import same
 
 
 def warp_transpose_of(low: Builder, access: Access, layout: Layout) -> WarpTranspose | None:
-    """How warps turn a tile of this layout over; None where it is not in accumulator layout or
+    """How warps transpose a tile of this layout; None where it is not in accumulator layout or
     memory does not run along its rows."""
     if not low.target.clusters or access.view.dtype.bits != 16 or len(access.shape) != 2:
         return None
@@ -74,7 +74,8 @@ def load_transposed(
 def issue_row_loads(
     low: Builder, access: Access, pad: float | int | None, transpose: WarpTranspose
 ) -> Tile:
-    """Read the vectors of a tile, `pad` where out of bounds: the tile in the layout of lines."""
+    """Read the vectors of a tile, `pad` where out of bounds: the tile in the layout of memory
+    accesses."""
     made = low.new(access.view.dtype, access.shape, transpose.memory_layout, "lines")
     return low.add(gpu.LoadLines(
         at=low.place(access, transpose.memory_layout), pad=pad, vector=transpose.vector,

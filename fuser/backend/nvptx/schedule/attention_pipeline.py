@@ -1,4 +1,4 @@
-"""Loops with a chain of two dots, as in attention, rotated so that no unit waits for another.
+"""Loops with a chain of two dots, as in attention, pipelined so that no unit waits for another.
 
     S = q K[i]; P = f(S, carried); acc = g(acc, carried) + P V[i]          as written
 
@@ -63,7 +63,7 @@ class _State:
 
 
 class AttentionPipeline:
-    """Emits one rotated loop."""
+    """Emits one loop of attention, software-pipelined."""
 
     def __init__(self, low: Builder, stream: Stream, chain: DotChain) -> None:
         self.low, self.stream, self.chain = low, stream, chain
@@ -109,8 +109,8 @@ class AttentionPipeline:
     def _pipelined(
         self, start: Operand, stop: Operand, inits: list[Tile]
     ) -> tuple[list[Tile], Ring]:
-        """The first trip, the loops of those that follow, and the last matmul; the results, and
-        where the ring then is."""
+        """The first iteration, the loops of those that follow, and the last matmul; the results,
+        and where the ring then is."""
         e, low = self.e, self.low
         ring = self.stream.ring
         state = self._iteration(start, inits)
@@ -135,7 +135,7 @@ class AttentionPipeline:
         return finals, end
 
     def _iterations(self, state: _State, stop: Operand, certainties: list[ops.Map]) -> _State:
-        """Iterations up to `stop`; the state behind them. certainties: conditions that hold for
+        """Iterations up to `stop`; the state after them. certainties: conditions that hold for
         every element of these iterations."""
         e, low = self.e, self.low
         variable, stage, phase, old, older = names = tuple(e.name_of() for _ in range(5))
@@ -339,7 +339,7 @@ class AttentionPipeline:
     def _start_ping_pong(self) -> None:
         e = self.e
         first: Operand = e.hoisted(f"icmp ult i32 {e.tid}, 128")
-        if self.low.order.persistent:  # later programs begin with the turn that the one before left
+        if self.low.order.persistent:  # later programs go on from the phase that is left
             fresh = e.value(
                 f"icmp ult i32 {self.low.producer.program_number}, {self.low.order.launch[0]}"
             )

@@ -28,7 +28,7 @@ def receive(low: Builder, channel: Channel) -> SharedTile:
 
 
 def give_back(low: Builder) -> None:
-    """Behind the last matmul with resident operands: the next program's may come."""
+    """After the last matmul with resident operands: the next program's may come."""
     for channel in low.producer.resident.values():
         arrive_where(low, resident_barriers(low, channel)[1], elected(low))
 
@@ -77,7 +77,7 @@ def begin_iteration(low: Builder, stream: Stream) -> None:
 
 
 def before_dot(low: Builder, op: ops.Dot) -> None:
-    """Wait for the operands that the producer brings (all that one group of dots needs)."""
+    """Wait for the operands that the producer fetches (all that one group of dots needs)."""
     group = group_of(low, op) or [op]
     for stream, channel in dict.fromkeys(pair for dot in group for pair in _channels(low, dot)):
         if not channel.waited:
@@ -97,7 +97,7 @@ def after_dot(low: Builder, op: ops.Dot) -> None:
 
 
 def before_read(low: Builder, value: Value) -> tuple[Stream, Channel] | None:
-    """Wait for what the producer brings for registers; where it comes from, if it does."""
+    """Wait for what the producer fetches for registers; where it comes from, if it does."""
     for stream in low.streams.values():
         for channel in stream.channels:
             if any(load.result is value for load in channel.loads):

@@ -27,7 +27,7 @@ class DotChain:
     nor carried values; beneath: what needs no scores and has one axis, such as a bias a key, done
     while the first matmul is computed; middle: from scores to probabilities;
     scale: from the carried sum to what the second dot adds to; values: loads of the second dot.
-    keys, others, beside: what the producer brings for the first dot, the second, and registers.
+    keys, others, beside: what the producer fetches for the first dot, the second, and registers.
     steady: the factor of the carried sum, where that is 1 in most iterations. exact: of a row
     maximum of what bounds the scores, the scores, where an iteration masks some."""
 
@@ -80,7 +80,7 @@ def find_dot_chain(low: Builder, stream: Stream) -> DotChain | None:
     values = _needed(body, second.b)
     on_loads = _on_loads(low, stream)
     chain = DotChain(first, second, cast, position, [], [], [], [], values, [], [], [])
-    tiles = {value for value in _brought(stream) if len(value.shape) == 2}
+    tiles = {value for value in _fetched(stream) if len(value.shape) == 2}
     late = on_scores | _dependent(body, tiles)
     for op in body[:-1]:
         if op in (second, cast) or op in values:
@@ -174,7 +174,8 @@ def _steady_factor(low: Builder, chain: DotChain, total: Value, loop: ops.For) -
 
 def _pays(low: Builder, loop: ops.For, second: ops.Dot) -> bool:
     """Small blocks that share a multiprocessor overlap with one another, and the registers of a
-    rotated loop would cost them company, those for tiles that the score code loads above all."""
+    pipelined loop would leave room for fewer, those for tiles that the score code loads above
+    all."""
     if low.warps != 8 and plain_loads(low, loop.body.ops):
         return False
     alone = math.prod(map(size_hint, low.kernel.grid)) <= low.target.units
@@ -189,14 +190,14 @@ def plain_loads(low: Builder, body: list[Op]) -> list[ops.Load]:
 
 def _on_loads(low: Builder, stream: Stream) -> set[Value]:
     """What is computed from loads into registers, which begin before the matmuls are issued, or
-    from what is brought for registers."""
+    from what is fetched for registers."""
     body = stream.loop.body.ops
-    loads = {op.result for op in plain_loads(low, body)} | _brought(stream)
+    loads = {op.result for op in plain_loads(low, body)} | _fetched(stream)
     return _dependent(body, loads) - loads
 
 
-def _brought(stream: Stream) -> set[Value]:
-    """What the producer brings for registers."""
+def _fetched(stream: Stream) -> set[Value]:
+    """What the producer fetches for registers."""
     return {op.result for channel in stream.channels if not channel.dots for op in channel.loads}
 
 

@@ -1,5 +1,5 @@
-"""Loops and branches. A loop whose loads feed dots brings what they load at its head; what is
-brought ahead, by a ring of stages, is made of it later (schedule/pipeline_plan.py):
+"""Loops and branches. A loop whose loads feed dots copies what they load at its head; what is
+prefetched, by a ring of stages, is made of it later (schedule/pipeline_plan.py):
 
     for i:
         copy(i); wait until it has landed

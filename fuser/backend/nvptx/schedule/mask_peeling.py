@@ -1,4 +1,4 @@
-"""The edges of masks that compare positions: which iterations of a rotated loop
+"""The edges of masks that compare positions: which iterations of a pipelined attention loop
 (schedule/attention_pipeline.py) need them.
 
 A condition such as key <= query holds for every element of an iteration up to a bound of the loop

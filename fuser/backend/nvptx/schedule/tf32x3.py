@@ -2,7 +2,7 @@
 
 x = big + small, two tf32 numbers that keep 21 bits of x; a product is small*big + big*small +
 big*big. The left operand is split in registers, where the warp group that owns its rows holds it.
-The right operand is split once for all of them: the copy engine brings it as it is in memory, the
+The right operand is split once for all of them: the copy engine fetches it as it is in memory, the
 warps write its two parts into shared memory with k innermost, as the unit wants 32-bit operands.
 
 The unit truncates its sums: those of an iteration start afresh and are added in float32.
@@ -68,7 +68,7 @@ class Tf32x3Loop:
         return result
 
     def _operands(self, stage: Operand) -> tuple[SharedTile, SharedTile]:
-        """Both operands of an iteration, as the copy engine brings them."""
+        """Both operands of an iteration, as the copy engine fetches them."""
         low = self.low
         for channel in self.stream.channels:
             for load, tile in zip(channel.loads, channel.tiles, strict=True):

@@ -60,7 +60,7 @@ def _planned(low: Builder, stages: int) -> dict[ops.For, Stream] | str:
     if not kernel.schedule.extra.get("roles", DEFAULT):
         return "the schedule says so"
     if not low.target.wgmma:
-        return f"{low.target.arch} has no wgmma whose operands TMA could bring"
+        return f"{low.target.arch} has no wgmma whose operands TMA could fetch"
     if stages < 2:
         return f"a ring of {stages} stages lets nothing run ahead"
     if low.warps % 4:
@@ -161,7 +161,7 @@ def _plan_stream(
 
 
 def _is_quiet(low: Builder, loop: ops.For) -> bool:
-    """Whether a body only multiplies what the producer brings or what is there before the loop."""
+    """Whether a body only multiplies what the producer fetches or what is there before the loop."""
     local = {value for op in loop.body.ops for value in op.results} | set(loop.body.params)
     fetched: set[Value] = set()
     for op in loop.body.ops:
@@ -183,7 +183,7 @@ def _is_quiet(low: Builder, loop: ops.For) -> bool:
 
 
 def _stays(low: Builder, op: ops.Cast | ops.Map, fetched: set[Value]) -> bool:
-    """Whether an op works on what threads have, or read of what is brought, as it lies there."""
+    """Whether an op works on what threads have, or read of what is fetched, as it lies there."""
     plan = low.assignment
     tiles = [v for v in op.operands() if v.shape and v not in fetched and v not in plan.flexible]
     return all(low.layout(value) == low.layout(op.result) for value in tiles)

@@ -25,7 +25,7 @@ def wgmma_dot(
 ) -> Tile:
     """Issue every matmul of the dot as one group, and wait for it.
 
-    Dots of one group are waited for behind the last of them; what this returns for the others is in
+    Dots of one group are waited for after the last of them; what this returns for the others is in
     flight, and `lower_dot` waits for all.
     """
     assert isinstance(right, SharedTile)

@@ -76,7 +76,7 @@ def fetch(warp: Warp, op: ops.Fetch) -> None:
 
 
 def fetch_boxes(warp: Warp, op: ops.Fetch, receive: Callable[[list[int]], Array]) -> None:
-    """Set off the copies of what `bring` has at the start of each box: [rows, columns]."""
+    """Set off the copies of what `receive` has at the start of each box: [rows, columns]."""
     program, machine, map = warp.machine.program, warp.machine, map_of(warp, op)
     tile, dtype = op.into, BY_NAME[map.dtype]
     start = [warp.number_of(at) for at in op.start]

@@ -36,7 +36,7 @@ from fuser.errors import FuserError, VerifyError
 from fuser.graph.sizes import size_hint
 
 RING_ITERATIONS, WHILE_ITERATIONS, PROGRAMS = 18, 12, 5
-"""Trips that are run at either end of a long pipeline, of rings that the copy engine fills (16
+"""Iterations that are run at either end of a long pipeline, of rings that the copy engine fills (16
 stages or fewer); those of a loop whose end depends on data; programs of a block."""
 _PIPED = (ops.MbarrierWait, ops.WaitCopies)
 
@@ -213,7 +213,7 @@ def _whole(warp: Warp, op: Op, tile: SharedTile, issued: bool) -> None:
 
 
 def split_right(warp: Warp, op: ops.SplitRight) -> None:
-    """All threads share the elements: who writes which makes no difference behind a barrier."""
+    """All threads share the elements: who writes which makes no difference after a barrier."""
     _whole(warp, op, op.source, False)
     memory = warp.machine.shared[warp.block]
     for tile in (op.big, op.small):
@@ -257,9 +257,9 @@ def add_partials(warp: Warp, op: ops.AddPartials) -> None:
 
 
 def shortened(program: Program) -> tuple[set[Op], int]:
-    """Loops of which the middle is left out, and how many trips are run at either end, more than a
-    ring has stages: loops of a pipeline, where a producer's and its consumers' are of the same
-    range; of others each trip may be another one."""
+    """Loops of which the middle is left out, and how many iterations are run at either end, more
+    than a ring has stages: loops of a pipeline, where a producer's and its consumers' are of the
+    same range; of others each iteration may be another one."""
     found: list[ops.For] = []
     for op in program.body.walk():
         inside = op.body.ops if isinstance(op, ops.For) else []
@@ -267,7 +267,7 @@ def shortened(program: Program) -> tuple[set[Op], int]:
             found.append(op)
     fed = [op for op in found if any(isinstance(o, ops.MbarrierWait) for o in op.body.ops)]
     ranges = {(op.stop, op.firsts[0]) for op in fed}
-    # a team counts the stages of the others' programs without running these
+    # a consumer group counts the stages of the others' programs without running these
     if len(ranges) > 1 or program.group != 0 or any(isinstance(op.stop, str) for op in fed):
         found = [op for op in found if op not in fed]
     copies = [o.pending for op in found for o in op.body.ops if isinstance(o, ops.WaitCopies)]
@@ -275,13 +275,13 @@ def shortened(program: Program) -> tuple[set[Op], int]:
 
 
 def for_(warp: Warp, op: ops.For) -> Steps:
-    """The first trips and the last ones."""
+    """The first iterations and the last ones."""
     start, stop = warp.number_of(op.firsts[0]), warp.number_of(op.stop)
     short, iterations = _cluster(warp).shortened
     step: list[int] = []
 
     def leap(variable: int) -> int:
-        step.append(variable - start)  # of the first trip
+        step.append(variable - start)  # of the first iteration
         by = step[0]
         if op not in short or by <= 0:
             return variable

@@ -58,7 +58,7 @@ class Tiles(dict[Tile, Array]):
 
 
 class Warp:
-    """block: its number in the cluster; number: of the warp in its block. team: the warps that
+    """block: its number in the cluster; number: of the warp in its block. group: the warps that
     compute one program with it; base: the number of the first of them. active: lanes that run."""
 
     def __init__(self, machine: Machine, block: int, number: int, agent: int) -> None:
@@ -135,7 +135,7 @@ class Warp:
 
     def thread_offset(self, basis: Sequence[int]) -> Array:
         """Sums of basis elements over the bits that are set in the numbers of the threads, those of
-        the block in its cluster behind those of the warp."""
+        the block in its cluster after those of the warp."""
         warps = self.machine.program.warps
         inner = (warps - 1).bit_length()
         bits = np.arange(32) | (self.number - self.base) << 5 | self.block << (5 + inner)
@@ -209,9 +209,9 @@ class Warp:
     # shared memory ------------------------------------------------------------------------------
 
     def place(self, slot: Slot, offset: Array | int = 0) -> Array | int:
-        """The byte addresses so far into a slot, or the team's copy of it."""
-        team = self.base // self.machine.program.warps if slot.copies > 1 else 0
-        return slot.offset + team * slot.pitch + offset
+        """The byte addresses so far into a slot, or the consumer group's copy of it."""
+        group = self.base // self.machine.program.warps if slot.copies > 1 else 0
+        return slot.offset + group * slot.pitch + offset
 
     def slot_addresses(self, slot: Slot, layout: Layout, steps: Sequence[int]) -> Array:
         """[32, registers]: of elements `steps` bytes apart along each axis."""
@@ -252,9 +252,9 @@ class Warp:
     # buffers ------------------------------------------------------------------------------------
 
     def touch(self, buffer: Buffer) -> None:
-        """Raises SimulationError where the kernel in front may still use a buffer."""
+        """Raises SimulationError where the previous kernel may still use a buffer."""
         if self.waits_for_previous and buffer.role != "constant":
-            raise SimulationError(f"{buffer.name} is touched before the kernel in front has ended")
+            raise SimulationError(f"{buffer.name} is touched before the previous kernel has ended")
 
     def array(self, buffer: Buffer) -> Array:
         return self.machine.arrays[buffer.name]

@@ -2,10 +2,10 @@
 
 The producer goes on to the next program's copies while the computing warps are still at the end of
 the one before, so neither the start of a block nor the first round trip to memory is waited for
-again. With two ping-pong warp groups each has a program of its own and they alternate: what follows
-the matmuls of one (a bias, GELU, the stores) runs while the tensor cores work for the other. They
-alternate at the ring: a wait tells neighbouring fills of a stage apart, but not more distant ones,
-so a group begins when the other has met the last of its own.
+again. With two ping-pong consumer groups each has a program of its own and they alternate: what
+follows the matmuls of one (a bias, GELU, the stores) runs while the tensor cores work for the
+other. They alternate at the ring: a wait tells neighbouring fills of a stage apart, but not more
+distant ones, so a group begins when the other has met the last of its own.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def begin(low: Builder) -> bool:
 
 
 def _resident_loads(low: Builder) -> dict[ops.Load, Channel]:
-    """Operands from before the loop that the producer can bring."""
+    """Operands from before the loop that the producer can fetch."""
     found: dict[ops.Load, Channel] = {}
     for op in low.kernel.body.ops:
         if not isinstance(op, ops.Load) or op not in low.assignment.staged:
@@ -94,7 +94,7 @@ def consume(low: Builder) -> None:
 
 
 def without_roles(low: Builder) -> None:
-    """Emit a kernel whose blocks do their shares (tile_scheduler/stream_k.py), where all warps copy
+    """Emit a kernel whose blocks do work units (tile_scheduler/stream_k.py), where all warps copy
     and compute."""
     stream_k = low.stream_k
     assert stream_k is not None
@@ -108,7 +108,7 @@ def without_roles(low: Builder) -> None:
 
 
 def arrive_order_barrier(low: Builder, stream: Stream) -> None:
-    """Behind the last loop of a program: the ring is the other warp group's."""
+    """After the last loop of a program: the ring is the other consumer group's."""
     if low.producer.order_barriers is None or stream is not [*low.streams.values()][-1]:
         return
     e = low.scalars

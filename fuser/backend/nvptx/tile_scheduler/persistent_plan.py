@@ -1,11 +1,12 @@
-"""Which kernels are persistent, and which have two warp groups that ping-pong.
+"""Which kernels are persistent, and which have two consumer groups that ping-pong.
 
-It fits kernels whose loops do nothing but accumulate what the producer brings, over a number of
+It fits kernels whose loops do nothing but accumulate what the producer fetches, over a number of
 iterations that is known, so that both sides can tell where in the ring a program begins; and
-rotated loops (schedule/attention_pipeline.py) of one warp group, where both sides count; there,
-programs of different lengths are shared out beforehand (tile_scheduler/static_load_balance.py).
-What these multiply that does not change with the loop, the queries of attention, is brought by the
-producer too, as soon as the last iteration of the program before has multiplied its own.
+pipelined attention loops (schedule/attention_pipeline.py) of one consumer group, where both sides
+count; there, programs of different lengths are assigned beforehand
+(tile_scheduler/static_load_balance.py).
+What these multiply that does not change with the loop, the queries of attention, is fetched by the
+producer too, as soon as the last iteration of the previous program has multiplied its own.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ def wanted(low: Builder, streams: Mapping[ops.For, Stream]) -> bool:
 
 
 def pipelines_attention(low: Builder, streams: Mapping[ops.For, Stream]) -> bool:
-    """Whether the only stream is of a rotated loop."""
+    """Whether the only stream is of a pipelined attention loop."""
     return len(streams) == 1 and all(find_dot_chain(low, stream) for stream in streams.values())
 
 
 def consumer_groups_of(low: Builder, streams: Mapping[ops.For, Stream]) -> int:
-    """Ping-pong warp groups in a block; 1: none."""
+    """Ping-pong consumer groups in a block; 1: none."""
     consumer_groups = int(low.kernel.schedule.extra.get("teams", 1))
     return consumer_groups if consumer_groups > 1 and wanted(low, streams) and low.warps == 4 else 1
 

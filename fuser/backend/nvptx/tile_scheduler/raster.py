@@ -58,9 +58,9 @@ class ProgramOrder:
     and with a group, the blocks are numbered in one dimension. `group` rows of blocks of the last
     two axes (m, n) are swept together, column by column, so that the blocks that run at one time
     share operands in L2. Axes of `reverse` are counted from the far end. cluster: blocks of a
-    program, side by side along x. neighbours: (rows, columns) of programs of the last two axes,
-    which divide by them, whose blocks form a cluster; what is numbered then are such groups of
-    programs.
+    program, side by side along x. multicast_shape: (rows, columns) of programs of the last two
+    axes, which divide by them, whose blocks form a cluster; what is numbered then are such groups
+    of programs.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class ProgramOrder:
 
     @property
     def programs(self) -> int:
-        """Programs of the grid, or groups of neighbours."""
+        """Programs of the grid, or multicast clusters of them."""
         return math.prod(self.grid)
 
     @property
@@ -129,7 +129,7 @@ class ProgramOrder:
             self._known[reversed_] = write(f"sub i32 {last}, {self._known[reversed_]}")
 
     def _spread(self, emitter: Integers, write: Callable[[str], str]) -> None:
-        """From the coordinates of a group of neighbours to those of this block's program."""
+        """From the coordinates of a multicast cluster to those of this block's program."""
         rows, columns = self.multicast_shape
         if rows * columns == 1:
             return

@@ -198,8 +198,8 @@ class StreamK:
     def _leave(self, tiles: list[Tile]) -> None:
         e = self.low.scalars
         self._reserve(tiles)
-        behind = e.minus(self.first, self.cut.first)
-        part = e.value(f"udiv i32 {behind}, {self.cut.length}")
+        past = e.minus(self.first, self.cut.first)
+        part = e.value(f"udiv i32 {past}, {self.cut.length}")
         self.low.do(gpu.LeaveSums(
             values=tuple(tiles), program=self.number, part=part, parts=self.cut.parts,
             neighbours=self.low.multicast.blocks, teams=self.low.producer.consumer_groups,

@@ -17,7 +17,7 @@ MAX_STEPS = 1 << 30
 
 
 def plan_stream_k(low: Builder) -> StreamK | None:
-    """The shares of a kernel's blocks, where its schedule asks for them (`stream_k` blocks of a
+    """The work units of a kernel's blocks, where its schedule asks for them (`stream_k` blocks of a
     multiprocessor); None where its only loop does not just add up, or no tile would be cut."""
     if not low.kernel.schedule.stream_k:
         return None
@@ -30,7 +30,7 @@ def plan_stream_k(low: Builder) -> StreamK | None:
 
 
 def _planned(low: Builder) -> StreamK | str:
-    """The shares, or why there are none."""
+    """The work units, or why there are none."""
     blocks_per_sm = _blocks_per_sm(low)
     programs = low.order.programs
     if low.cluster.blocks > 1:
@@ -48,7 +48,7 @@ def _planned(low: Builder) -> StreamK | str:
         return "float32 operands are split"
     for stream in low.streams.values():
         if not stream.quiet or stream.split or find_dot_chain(low, stream):
-            return "its loop does more than multiply what is brought"
+            return "its loop does more than multiply what is fetched"
     blocks = max(1, low.multicast.at_once() * blocks_per_sm)
     cut = cut_tiles(programs % blocks, iterations, blocks)
     if cut is None:

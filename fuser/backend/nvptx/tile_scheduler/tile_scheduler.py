@@ -1,4 +1,4 @@
-"""The loop of a persistent block over what it does, one program or part of one after the other."""
+"""The loop of a persistent block over its tiles: programs, or work units of stream-k."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def tile_loop(
     emit: Callable[[str], tuple[Operand, list[Ring]]],
 ) -> None:
     """Emit the loop. first: the number it begins at; starts: (stage, phase) of every stream's ring
-    there. admit: emits the condition under which a number is done. emit: emits what is done, and
-    gives the number that follows and the rings then, for one of two warp groups behind the other's
-    program.
+    there. is_valid: emits the condition under which a number is a tile. emit: emits the tile, and
+    gives the number that follows and the rings then; of two consumer groups, after the other's
+    tile.
     """
     e = low.scalars
     streams = list(low.streams.values())

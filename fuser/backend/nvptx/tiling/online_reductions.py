@@ -10,7 +10,7 @@ the first. But a sum around another number can be corrected:
     sum (x - mean)^2 = sum (x - m)^2 + n (m - mean)^2      where m is the mean of these n elements
 
 (an online softmax; Chan, Golub, LeVeque 1979). So every strip of a row is summed around its own
-maximum or mean, threads, warps and blocks merge pairs in a fixed order, and one pass and one
+maximum or mean, threads, warps and blocks merge both in a fixed order, and one pass and one
 exchange do for both. No sum of squares around a far number appears, so a mean far from zero costs
 no accuracy.
 """
@@ -94,8 +94,9 @@ def _scaled(op: Op | None, makers: dict[Value, Op], count: int) -> Op | None:
 def plan_online_reductions(
     low: Builder, reductions: list[ops.Reduce], whole: Layout
 ) -> list[OnlineReduction]:
-    """The pairs among reductions of rows of a layout. Each may be part of one; what lies between
-    must be where the threads have their rows, as every thread has other numbers there at first."""
+    """The online reductions among reductions of rows of a layout. Each may be part of one; what
+    lies between must be where the threads have their rows, as every thread has other numbers there
+    at first."""
     plan = low.assignment
     found: list[OnlineReduction] = []
     for second in reductions:
@@ -135,7 +136,7 @@ def _between(low: Builder, first: ops.Reduce, second: ops.Reduce) -> tuple[Op, .
             if after & set(op.operands()):
                 after.update(op.results)
                 found.append(op)
-            elif isinstance(op, ops.Full):  # it may stand behind the first reduction
+            elif isinstance(op, ops.Full):  # it may stand after the first reduction
                 found.append(op)
     return tuple(found)
 
@@ -148,8 +149,9 @@ def _row_values(first: ops.Reduce, between: tuple[Op, ...]) -> list[Value]:
 
 @dataclass
 class Running:
-    """What a thread has of a pair. first: maxima or sums; second: sums around the maxima or the
-    means; count: elements of each; like: the fold that they are parts of."""
+    """What a thread has of an online reduction. first: maxima or sums; second: sums around the
+    maxima or the means; count: elements of each; like: the fold that they are partial results
+    of."""
 
     reduction: OnlineReduction
     like: Partial
@@ -165,7 +167,7 @@ def add_strip(
     fold: Callable[[ops.Reduce], Partial],
     run: Callable[[Op], None],
 ) -> Running:
-    """Take a strip of a pair's row into account: `fold` folds a strip of a reduction's operand in
+    """Take a strip of the row into account: `fold` folds a strip of a reduction's operand in
     each thread, `run` emits an op for this strip."""
     plain = fold(reduction.first)
     first = plain.tile
@@ -223,7 +225,7 @@ def merge_threads(low: Builder, running: Running) -> tuple[Tile, Tile]:
 
 
 def _join(low: Builder, squares: bool, partials: list[list[Tile]], count: int) -> tuple[Tile, Tile]:
-    """The pair of parts of `count` elements each."""
+    """The two results of partial ones of `count` elements each."""
     firsts, seconds = [running[0] for running in partials], [running[1] for running in partials]
     if not squares:
         most = fold_partials(low, "max", firsts)

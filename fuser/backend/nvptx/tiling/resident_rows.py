@@ -51,10 +51,10 @@ STRIP = 16
 class ResidentRows:
     """How a kernel runs strip by strip.
 
-    whole: the layout of the rows; strips: its parts; loads: the held ones, with their slots.
+    whole: the layout of the rows; strips: its parts; loads: the resident ones, with their slots.
     sinks: reductions and stores of rows. tables: for each strip, the layouts of what is computed
-    once a strip. pairs: reductions that one pass makes together. blocks: that a multiprocessor is
-    to run at once. lines: what the next pass loads, under way.
+    once a strip. online_reductions: those that one pass makes. blocks: that a multiprocessor is to
+    run at once. broadcasts: what the next pass loads, under way.
     """
 
     whole: Layout
@@ -79,11 +79,11 @@ def plan_resident_rows(low: Builder) -> ResidentRows | None:
     if isinstance(found, str):
         low.decisions.refuse(MECHANISM, found)
         return None
-    low.decisions.apply(MECHANISM, f"loads that are held and not repeated: {len(found.loads)}")
+    low.decisions.apply(MECHANISM, f"loads that are resident and not repeated: {len(found.loads)}")
     return found
 
 
-MECHANISM = "rows held in shared memory"
+MECHANISM = "shared-memory-resident rows"
 
 
 def _planned(low: Builder) -> ResidentRows | str:
@@ -179,7 +179,7 @@ def _layouts(low: Builder, sinks: list[Sink], strip: Layout) -> dict[Value, Layo
             continue
         if own is None or own.bits != layout.bits or not set(layout.regs) <= set(own.regs):
             return None
-        if own == layout:  # as long as a strip: computed once, in its turn
+        if own == layout:  # as long as a strip: computed once, where it stands
             continue
         found[value] = layout
         match plan.makers[value]:
@@ -352,12 +352,12 @@ def _copy(low: Builder, resident: ResidentRows, loads: list[ops.Load]) -> None:
             ))  # fmt: skip
         low.do(gpu.CommitCopies())
     for op in loads:
-        low.env[op.result] = 0  # that it is there: its place is in held.loads
+        low.env[op.result] = 0  # that it is there: its place is in resident.loads
     low.copies_pending = True
 
 
 def _read(low: Builder, resident: ResidentRows, op: ops.Load, strip: Layout) -> Tile:
-    """A strip of a held load."""
+    """A strip of a resident load."""
     made = low.new(op.view.dtype, op.shape, strip, op.result.name)
     at = low.place(low.assignment.accesses[op], strip)
     return low.add(gpu.ReadOwn(

@@ -1,6 +1,6 @@
-"""Tiles that do not fit shared memory as a whole: moved, and multiplied, a part at a time.
+"""Tiles that do not fit shared memory as a whole: moved, and multiplied, a slice at a time.
 
-It is the plan for kernels of callers whose blocks are larger than the faster plans have room for:
+It is the plan for callers' kernels whose blocks are larger than the faster plans have room for:
 correct for any block, and slow.
 """
 
@@ -17,11 +17,11 @@ from fuser.tilegen import ops
 from fuser.tilegen.value import TileType, Value
 
 SLICES = 3
-"""A part takes at most this part of the shared memory."""
+"""A slice takes at most one of so many parts of the shared memory."""
 
 
 def room(low: Builder) -> int:
-    """Bytes of a part."""
+    """Bytes of a slice."""
     return low.target.shared_bytes // SLICES // 1024 * 1024
 
 

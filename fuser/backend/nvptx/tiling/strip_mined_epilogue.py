@@ -2,7 +2,7 @@
 
 Of a tile of 128 sums a thread, a bias, a GELU and a rounding would otherwise each be done for all
 before the first is stored: two or three tiles alive at once, more than there are registers. Here
-the ops behind the last loop are emitted once for every strip of 16 rows and 64 columns that a warp
+the ops after the last loop are emitted once for every strip of 16 rows and 64 columns that a warp
 stores (memory/warp_transpose.py), on layouts with the registers of that strip alone. What a strip
 reads is loaded while the one before it is computed; tiles of the full shape further ahead.
 """
@@ -39,7 +39,7 @@ PREFETCH_REGISTERS = 48
 
 @dataclass(eq=False)
 class Epilogue:
-    """The ops behind the last loop, the layout of the tiles they end in, and its strips. turned:
+    """The ops after the last loop, the layout of the tiles they end in, and its strips. transposed:
     these pass through the buffers of warps. once: ops that come before all strips. seams: whether
     no code may be moved from one strip to another."""
 

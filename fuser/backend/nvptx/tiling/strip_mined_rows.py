@@ -23,7 +23,7 @@ _ALLOWED = ops.IndexTile | ops.Full | ops.Load | ops.Map | ops.Cast | ops.Broadc
 
 
 def find_strip_mined_rows(low: Builder) -> Epilogue | None:
-    """The end of a kernel that loads tiles behind a reduction and stores what it makes of them;
+    """The end of a kernel that loads tiles after a reduction and stores what it makes of them;
     None where that has no form by strips, or would be one strip."""
     body = low.kernel.body.ops
     ends = [at for at, op in enumerate(body) if op.blocks() or isinstance(op, ops.Reduce)]
