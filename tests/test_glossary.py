@@ -1,15 +1,18 @@
-"""The glossary names the modules of the GPU back end by the field's words."""
+"""The glossary names the modules of the GPU back end by the field's words, as its own pages do."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+from fuser.backend.nvptx.pipeline import PASSES
+
 ROOT = Path(__file__).resolve().parent.parent
 BACK_END = ROOT / "fuser" / "backend" / "nvptx"
 MAX_ENTRIES = 16
 """Of the back end's folder: what a reader takes in at once."""
 PAGE = (ROOT / "docs" / "glossary.md").read_text()
+LEVEL = (ROOT / "docs" / "gpu-level.md").read_text()
 
 
 def gpu_section(page: str) -> str:
@@ -46,6 +49,13 @@ def test_every_path_exists() -> None:
     assert not {name for name in own if not (BACK_END / name).exists()}
     others = paths(PAGE.replace(section, ""))
     assert others and not {name for name in others if not (ROOT / name).exists()}
+
+
+def test_the_table_of_passes_has_all_of_ours() -> None:
+    table = LEVEL.partition("## Triton's passes and ours")[2].partition("\n## ")[0]
+    assert not [item.name for item in PASSES if f'"{item.name}"' not in table]
+    named = {name for name in paths(LEVEL) if not (ROOT / name).exists()}
+    assert named and not {name for name in named if not (BACK_END / name).exists()}
 
 
 def test_the_back_end_fits_a_listing() -> None:

@@ -1,8 +1,8 @@
 """Close matmuls in flight as groups, and let them see the registers that they read.
 
-What one wait gives is a group: `wgmma_commit` after its last matmul, which waits count. Before
-of a group comes `wgmma_fence`, as threads may have written sums and fragments, but not where the
-group follows another one at once.
+What one wait gives is a group: `wgmma_commit` after its last matmul, which waits count. A group is
+preceded by `wgmma_fence`, as threads may have written sums and fragments, but not where the group
+follows another one at once.
 
     %a = wgmma ..., @0, @1                      wgmma_fence
     %b = wgmma ..., @0, @2                      %a = wgmma ..., @0, @1
