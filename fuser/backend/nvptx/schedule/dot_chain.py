@@ -1,5 +1,5 @@
-"""Which loops can be rotated (schedule/attention_pipeline.py): a chain of two dots, fed by the
-producer, with straight code in between."""
+"""Which loops can be pipelined like attention (schedule/attention_pipeline.py): a chain of two
+dots, fed by the producer, with straight code in between."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STRAIGHT = (ops.Map, ops.Cast, ops.Broadcast, ops.Reduce, ops.IndexTile, ops.Ful
 
 @dataclass(eq=False)
 class DotChain:
-    """A rotatable body. head: ops up to the first dot and all that depend on neither the scores
+    """A pipelined body. head: ops up to the first dot and all that depend on neither the scores
     nor carried values; beneath: what needs no scores and has one axis, such as a bias a key, done
     while the first matmul is computed; middle: from scores to probabilities;
     scale: from the carried sum to what the second dot adds to; values: loads of the second dot.
