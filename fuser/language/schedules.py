@@ -64,7 +64,7 @@ def choose(kernel: Kernel, asked: Schedule, target: Target) -> Schedule:
             return asked
         largest = max([largest, *(value.type.size for value in op.results)])
     held = max(_held(kernel.body), default=0) // 32
-    resident = asked.blocks_per_unit
+    resident = asked.blocks_per_sm
     warps, cluster = 16 if largest >= LONG else min(8, largest // ELEMENTS), 1
     warps = max(min(asked.warps, FEW), warps)
     if held and all(isinstance(op, _ROWS) for op in kernel.walk()):
@@ -76,11 +76,11 @@ def choose(kernel: Kernel, asked: Schedule, target: Target) -> Schedule:
             warps, cluster, resident = found
     elif warps == 8 and held and held <= HALF * 32 * warps:
         resident = 2
-    if (warps, cluster, resident) == (asked.warps, asked.cluster, asked.blocks_per_unit):
+    if (warps, cluster, resident) == (asked.warps, asked.cluster, asked.blocks_per_sm):
         return asked
     where = f"{warps} warps" + (f" of each of {cluster} blocks" if cluster > 1 else "")
     reason = f"{largest} elements on {where}; {asked.warps} warps were asked for"
-    return replace(asked, warps=warps, cluster=cluster, blocks_per_unit=resident, reason=reason)
+    return replace(asked, warps=warps, cluster=cluster, blocks_per_sm=resident, reason=reason)
 
 
 class Spread(NamedTuple):

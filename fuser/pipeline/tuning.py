@@ -211,7 +211,7 @@ def schedule_of(record: Mapping[str, Any]) -> Schedule:
         raise ValueError(f"{json.dumps(dict(record))} is no schedule")
     if not (isinstance(schedule.stream_k, int) and 0 <= schedule.stream_k <= 8):
         raise ValueError(f"{json.dumps(dict(record))} is no schedule")
-    if not (isinstance(schedule.group, int) and isinstance(schedule.blocks_per_unit, int)):
+    if not (isinstance(schedule.group, int) and isinstance(schedule.blocks_per_sm, int)):
         raise ValueError(f"{json.dumps(dict(record))} is no schedule")
     return schedule
 

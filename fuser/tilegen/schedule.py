@@ -25,11 +25,11 @@ class Schedule:
 
     GPUs. consumer_groups: warp groups of `warps` warps that compute a tile each, in ping-pong.
     tf32x3: float32 matmuls as three products of TF32 on wgmma. resident_rows: long rows of a
-    reduction stay in shared memory. blocks_per_unit: blocks that a multiprocessor is to run at once
+    reduction stay in shared memory. blocks_per_sm: blocks that a multiprocessor is to run at once
     (0: the compiler's choice). im2col: loads of windows on an image use TMA's im2col mode.
-    launch_overlap, early_constants, warp_specialized, alternating: whether the kernel starts before
+    launch_overlap, early_constants, warp_specialized, ping_pong: whether the kernel starts before
     the previous one has ended, requests constants meanwhile, has a producer warp, and whether its
-    consumer groups alternate at the tensor cores; None is the compiler's choice. bounded_scores:
+    consumer groups ping-pong at the tensor cores; None is the compiler's choice. bounded_scores:
     row maxima of an attention may be any number between the two that the program gives.
 
     CPUs. k_panels: (row tiles, panels) of a program whose matmul goes through k in blocks.
@@ -50,12 +50,12 @@ class Schedule:
     consumer_groups: int = 1
     tf32x3: bool = False
     resident_rows: bool = False
-    blocks_per_unit: int = 0
+    blocks_per_sm: int = 0
     im2col: bool = True
     launch_overlap: bool | None = None
     early_constants: bool | None = None
     warp_specialized: bool | None = None
-    alternating: bool | None = None
+    ping_pong: bool | None = None
     bounded_scores: bool = False
     k_panels: tuple[int, int] | None = None
     late_scales: bool = False

@@ -93,7 +93,7 @@ def test_rows_are_spread_by_registers(
 ) -> None:
     """(warps, blocks that share a row, blocks of a multiprocessor)."""
     found = normed(columns, asked, dtype)[0].schedule
-    assert (found.warps, found.cluster, found.blocks_per_unit) == spread
+    assert (found.warps, found.cluster, found.blocks_per_sm) == spread
 
 
 def test_no_clusters_before_hopper() -> None:

@@ -10,7 +10,7 @@ from fuser.backend.module import CompiledKernel, TensorMap
 from fuser.backend.nvptx.analysis.decisions import Decision
 from fuser.backend.nvptx.cluster.cluster import NeedsOneBlock
 from fuser.backend.nvptx.cluster.cluster_plan import blocks_of, decide_blocks
-from fuser.backend.nvptx.cluster.multicast import decide_neighbours, neighbours_of
+from fuser.backend.nvptx.cluster.multicast import decide_multicast, multicast_shape_of
 from fuser.backend.nvptx.emit import word, write
 from fuser.backend.nvptx.emit.module import module_text, to_ptx
 from fuser.backend.nvptx.ir.program import Program
@@ -28,7 +28,7 @@ from fuser.graph.dims import DimExpr
 from fuser.graph.sizes import moves, size_hint
 from fuser.tilegen.ir import Kernel
 
-MOST_WARPS = 32
+MAX_WARPS = 32
 """Of a block."""
 RECORDED = "recording"
 """The name under which a program is shown before any pass."""
@@ -98,8 +98,8 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
         "shared_bytes": program.shared_bytes,
         "warps": low.warps,
         "cluster": low.order.cluster,
-        "neighbours": low.neighbours.shape,
-        "stream_k": low.shares.per_unit if low.shares is not None else 0,
+        "neighbours": low.multicast.shape,
+        "stream_k": low.stream_k.blocks_per_sm if low.stream_k is not None else 0,
         "blocks": size_hint(low.order.launch[0]) if low.order.persistent else 0,
         "copies": "tma" if low.streams else "cp.async" if low.assignment.staged else "none",
     }
@@ -169,7 +169,7 @@ def _fitting(
     """A kernel in the GPU IR, with as many stages as fit."""
     asked = kernel.schedule.warps
     if of_caller(kernel):
-        warps = min(MOST_WARPS, 1 << (asked.bit_length() - 1))
+        warps = min(MAX_WARPS, 1 << (asked.bit_length() - 1))
         kernel = dataclasses.replace(
             kernel, schedule=dataclasses.replace(kernel.schedule, warps=warps)
         )
@@ -201,16 +201,16 @@ def _lower(
 ) -> tuple[Program, Lowering]:
     against = ""
     try:
-        blocks, neighbours = blocks_of(kernel, target), neighbours_of(kernel, target)
-        low = Lowering(kernel, target, stages, blocks, neighbours, frugal)
+        blocks, multicast_shape = blocks_of(kernel, target), multicast_shape_of(kernel, target)
+        low = Lowering(kernel, target, stages, blocks, multicast_shape, frugal)
         low.run()
     except NeedsOneBlock as reason:
         against = str(reason)
         low = Lowering(kernel, target, stages)
         low.run()
     shared = decide_blocks(kernel, target, low.cluster.blocks, against)
-    together = decide_neighbours(kernel, target, low.neighbours.shape)
-    low.decisions.add(*(item for item in (shared, together) if item is not None))
+    multicast = decide_multicast(kernel, target, low.multicast.shape)
+    low.decisions.add(*(item for item in (shared, multicast) if item is not None))
     program = low.recorded()
     if watch is not None:
         watch(RECORDED, program)

@@ -46,7 +46,7 @@ WRITE, READ = "write_dense @{0}, %x {{steps = (4,)}}", "%r{1} = read_dense @{0} 
 
 
 def order(body: str, at: int = 256) -> str:
-    """The ops behind the head, those that do something to memory, by their names; barriers where
+    """The ops after the head, those that do something to memory, by their names; barriers where
     the pass has set them. A line `w0` writes slot 0, `r1` reads slot 1."""
     number = iter(range(100))
     lines = re.sub(
@@ -71,7 +71,7 @@ def order(body: str, at: int = 256) -> str:
 
 
 def test_reads_and_writes_of_one_slot() -> None:
-    """What was written is read, and what was read or written is overwritten, behind a barrier."""
+    """What was written is read, and what was read or written is overwritten, after a barrier."""
     assert order("w0\nr0\nr0\nw0\nw0\nr0") == "w0 | r0 r0 | w0 | w0 | r0"
 
 
@@ -101,7 +101,7 @@ def test_what_the_loop_does_not_do_again_is_met_in_front_of_it() -> None:
 
 
 def test_where_not_all_threads_come_there_is_none() -> None:
-    """It is in front of what they do; integers stay with that."""
+    """It is before what they do; integers stay with that."""
     assert order("w0\n%c := icmp eq i32 %w, 0\nwhere %c body {\nr0\n}") == "w0 | w(r0)"
     with pytest.raises(LoweringError, match="where not all threads come"):
         order("%c := icmp eq i32 %w, 0\nwhere %c body {\nw0\nr0\n}")

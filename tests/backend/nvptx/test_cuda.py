@@ -390,7 +390,7 @@ def test_matmul_roles(transposed: str, target: Target, rng: np.random.Generator)
 
 @pytest.mark.parametrize("odd", ["a", "b"])
 def test_one_operand_by_elements(odd: str, target: Target, rng: np.random.Generator) -> None:
-    """One operand has rows that nothing copies by itself; the producer brings the other, ahead."""
+    """One operand has rows that nothing copies by itself; the producer fetches the other, ahead."""
     m, n, k = (1024, 1024, 1025) if odd == "a" else (1024, 1025, 1024)
     for warps in (4, 8):
         kernel = kernels.matmul(
@@ -593,11 +593,11 @@ def test_stream_k(
 ) -> None:
     """Results are those of the interpreter, and the same bits in launches one after the other: the
     flags are down again after each."""
-    _, kernel, units, per_unit = case
+    _, kernel, units, blocks_per_sm = case
     few = dataclasses.replace(target, units=units)
     compiled = compile_kernel(kernel, few)
-    assert compiled.facts["stream_k"] == per_unit
-    blocks = units // compiled.cluster * compiled.cluster * per_unit
+    assert compiled.facts["stream_k"] == blocks_per_sm
+    blocks = units // compiled.cluster * compiled.cluster * blocks_per_sm
     assert compiled.launch == (blocks, 1, 1) and compiled.workspace_bytes > 0
     arrays = arrays_for(kernel, rng, -1, 1)
     check(kernel, few, arrays, 1.6e-2, absolute=1.0)

@@ -176,7 +176,7 @@ def test_a_kernel_of_somebody_else(
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_first_codes_are_asked_for_before_the_wait(form: str) -> None:
-    """And in the loop those of the next iteration come in front of what decodes these."""
+    """And in the loop those of the next iteration come before what decodes these."""
     kernel = planned(1, form)[2].kernel
     (found,) = (d for d in mechanisms(kernel, SM_90A) if d.mechanism == NAME)
     assert found.applied
@@ -202,7 +202,7 @@ def test_a_residual_travels_under_the_loop() -> None:
 
 def test_a_thread_has_each_word_once() -> None:
     """8,192 codes of 4 bits an iteration are 4 words a thread, two vectors of neighbouring columns.
-    All of them once in front of the loop, and once inside."""
+    All of them once before the loop, and once inside."""
     program = planned(1, "i4 blocks")[2]
     blocks = [program.kernel.schedule.block(name) for name in "nk"]
     code = compile_kernel(program.kernel, SM_90A).code.decode()

@@ -1,4 +1,4 @@
-"""Constants that are asked for before the wait for the kernel in front."""
+"""Constants that are asked for before the wait for the previous kernel."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_inputs_are_not_asked_for_early() -> None:
     text = gpu_text(KERNELS["boxes"][0](), SM_90A)
     program = parse_program(text)
     decision = request_constants(program, launch.FIRST)
-    assert not decision.applied and decision.reason == "what the producer brings are no constants"
+    assert not decision.applied and decision.reason == "the producer fetches no constants"
     again = gpu_text(with_weights(kernels.transpose(50, 90, f16, (64, 64)), True), SM_90A)
     assert "await_previous" in again
     assert not request_constants(parse_program(again), launch.FIRST).applied
@@ -127,7 +127,7 @@ def test_what_moves_too_far_is_found(name: str, rng: np.random.Generator) -> Non
     text, count = re.subn(old, new, text_of(kernel), count=1)
     assert count
     program = parse_program(text)
-    message = "is touched before the kernel in front has ended"
+    message = "is touched before the previous kernel has ended"
     with pytest.raises(VerifyError, match=message):
         verify(program)
     with pytest.raises(SimulationError, match=message):

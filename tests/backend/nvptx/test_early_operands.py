@@ -1,4 +1,4 @@
-"""What an epilogue reads is asked for in front of the loop."""
+"""What an epilogue reads is asked for before the loop."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_residual_travels_under_the_loop(
 
 
 def test_nothing_is_read_before_what_was_written_in_front_of_it() -> None:
-    """The gate is behind the store of the first result, and stays there."""
+    """The gate is after the store of the first result, and stays there."""
     cut = partition(residual(100, 96, 256, gate=True), SM_90A)
     (program,) = emit_programs(cut, SM_90A)
     (found,) = (d for d in mechanisms(program.kernel, SM_90A) if d.mechanism == NAME)

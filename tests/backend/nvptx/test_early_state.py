@@ -1,4 +1,4 @@
-"""Copies of a cache that are asked for before the wait for the kernel in front."""
+"""Copies of a cache that are asked for before the wait for the previous kernel."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_results_do_not_change(past: int) -> None:
 
 
 def test_a_stage_with_the_new_row_waits() -> None:
-    """The simulator finds a row that is asked for early though the kernel in front writes it."""
+    """The simulator finds a row that is asked for early though the previous kernel writes it."""
     with Sizes({"state_capacity": CAPACITY}):
         kernel = having(attention_of_a_step(100))
         program = lower_to_gpu(kernel, SM_90A)

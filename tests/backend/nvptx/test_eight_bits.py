@@ -207,7 +207,7 @@ def float_model(
 def test_float_products_of_models(
     result: int, kind: int, transposed: bool, rng: np.random.Generator
 ) -> None:
-    """Codes times codes in one kernel, scaled behind the product; closer to the truth than the
+    """Codes times codes in one kernel, scaled after the product; closer to the truth than the
     product of rounded operands."""
     size = (128, 128, 256)
     kinds = (kind, kind)

@@ -97,7 +97,7 @@ def test_what_a_loop_frees_and_has_again_keeps_its_room() -> None:
 
 
 def test_the_wait_is_behind_the_barriers() -> None:
-    """Barriers of stages are made before the kernel in front has ended; constants need no wait."""
+    """Barriers of stages are made before the previous kernel has ended; constants need no wait."""
     program = parse_program(PRODUCER)
     overlap_launches(program)
     kinds = [type(op) for op in program.body.ops][1:]
@@ -149,7 +149,7 @@ def words(text: str) -> list[str]:
 
 
 def test_what_one_wait_gives_is_a_group() -> None:
-    """One fence in front of both groups, which follow each other; a commit behind each."""
+    """One fence before both groups, which follow each other; a commit after each."""
     program = parse_program(TILE)
     close_groups(program)
     assert words(print_program(program))[6:] == [
@@ -159,7 +159,7 @@ def test_what_one_wait_gives_is_a_group() -> None:
 
 
 def test_writes_are_shown_to_matrix_units() -> None:
-    """Behind a wait for copies, and behind the last write to a slot; not without such units."""
+    """After a wait for copies, and after the last write to a slot; not without such units."""
     program = parse_program(TILE)
     fence_proxies(program)
     assert words(print_program(program))[:8] == [
@@ -192,8 +192,8 @@ def test_fences_and_commits_of_kernels_are_those_of_the_passes(name: str) -> Non
 
 
 def test_copies_go_through_registers() -> None:
-    """A ring's copies are loads with the condition of their iteration, written behind the matmul;
-    those in front of the loop are written at once, and nobody waits for copies."""
+    """A ring's copies are loads with the condition of their iteration, written after the matmul;
+    those before the loop are written at once, and nobody waits for copies."""
     kernel = kernels.matmul(40, 36, 130, blocks=(32, 32, 32), warps=2, epilogue=False)
     program = parse_program(gpu_text(kernel, SM_80))
     stage_through_registers(program)

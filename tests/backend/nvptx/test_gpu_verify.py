@@ -43,9 +43,9 @@ BROKEN = {
     "a tile that its slot has no room for": (
         "mma", r"slot @0: \d+ bytes", "slot @0: 1024 bytes", "bytes of @0"),
     "copies that nobody waits for": (
-        "mma", r" +wait_copies .*\n", "", "no wait for copies behind the copies into @0"),
+        "mma", r" +wait_copies .*\n", "", "no wait for copies after the copies into @0"),
     "copies of other threads": (
-        "mma", r"(wait_copies .*)\n    barrier", r"\1", "no barrier behind the copies into @0"),
+        "mma", r"(wait_copies .*)\n    barrier", r"\1", "no barrier after the copies into @0"),
     "barriers that nobody makes": (
         "wgmma", r" +mbarrier_init %.*\n", "", "nobody makes a barrier in @2"),
     "barriers that nobody arrives on": (
@@ -151,7 +151,7 @@ def test_cut_tiles_have_the_registers_they_ask_for(monkeypatch: pytest.MonkeyPat
     verify(program)
     assert program.resident == 1
     assert any(isinstance(op, WarpRoles) and op.registers for op in program.walk())
-    monkeypatch.setattr(stream_k_plan, "_blocks_of_unit", lambda low: low.kernel.schedule.stream_k)
+    monkeypatch.setattr(stream_k_plan, "_blocks_per_sm", lambda low: low.kernel.schedule.stream_k)
     with pytest.raises(VerifyError, match=r"the warps want 63488 registers, there are 30720"):
         verify(lower_to_gpu(kernel, SM_90A))
 

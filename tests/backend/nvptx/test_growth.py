@@ -103,9 +103,9 @@ def test_tangled_numbers_of_programs() -> None:
     assert counted(partial(growing_axes, kernel)) < 1000 * DEPTH
     assert growing_axes(kernel) == {0}
     loops = static_load_balance._Loops(kernel)
-    assert counted(partial(loops.trips, (5,))) < 1000 * DEPTH
+    assert counted(partial(loops.trip_count, (5,))) < 1000 * DEPTH
     expected = [5, 5]
     for _ in range(DEPTH):
         one, two = expected
         expected = [one // 2 + two // 3 + 1, one // 3 + two // 2 + 2]
-    assert loops.trips((5,)) == expected[0]
+    assert loops.trip_count((5,)) == expected[0]

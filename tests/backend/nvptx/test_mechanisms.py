@@ -46,7 +46,7 @@ CASES: dict[str, tuple[Callable[[], Kernel], Target, str]] = {
     "nothing to cut": (functools.partial(
         kernels.matmul, 1056, 1024, 512, f16, (64, 128, 64), stream_k=1), SM_90A, "stream-k: "),
     "held": (functools.partial(kernels.softmax, 2, 100, f32, (1, 128), 4, held=True), SM_90A,
-        "rows held in shared memory: no, a row is one strip"),
+        "shared-memory-resident rows: no, a row is one strip"),
     "overlap": (matmul, SM_80, "launch overlap: no, sm_80 has no programmatic launch"),
 }  # fmt: skip
 

@@ -43,7 +43,7 @@ def test_nothing_is_read_before_the_wait() -> None:
         assert compiled.pdl and "launch_dependents" in before
         assert not re.search(r"ld\.global|cp\.async|st\.global", before)
         assert re.search(r"ld\.global|cp\.async", after)
-        # what the kernel before writes while this one is there is not read-only
+        # what the previous kernel writes while this one is there is not read-only
         assert "ld.global.nc" not in after
         assert not compile_kernel(kernel, SM_80).pdl
         kernel.schedule = dataclasses.replace(kernel.schedule, launch_overlap=False)

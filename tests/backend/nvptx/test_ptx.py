@@ -281,7 +281,7 @@ def test_matmuls_of_a_block_are_one_statement() -> None:
 
 
 def test_operands_from_registers_wait_for_products() -> None:
-    """Products may run on into the next trip where the producer brings both operands in turns of
+    """Products may run on into the next trip where the producer fetches both operands in turns of
     stages; an operand written by the computing warps has one place, so they end before it is."""
     found = compile_kernel(KERNELS["matmul_odd_rows"](), SM_90A)
     assert found.facts["copies"] == "tma"
@@ -381,7 +381,7 @@ def test_short_rows_stay_inside_a_warp(columns: int, dtype: DType) -> None:
 
 
 def test_rows_that_the_l2_still_has_share_blocks() -> None:
-    """Rows of a tensor that the kernel in front has just written: fewer, larger blocks, but enough
+    """Rows of a tensor that the previous kernel has just written: fewer, larger blocks, but enough
     for all multiprocessors; larger tensors stream from memory, a row a block."""
 
     def found(rows: int, columns: int, bytes_: int = 2) -> tuple[int, int]:
@@ -502,7 +502,7 @@ def test_biases_are_read_beneath_a_product() -> None:
         assert "shfl" not in trip and trip.count("ld.") == 64 // 4 // 2
 
 
-def _trips(name: str) -> list[str]:
+def _iterations(name: str) -> list[str]:
     """What follows the first product of every trip that follows another, up to the next one."""
     ptx = compile_kernel(KERNELS[name](), SM_90A).code.decode()
     return ptx.split("wgmma.wait_group.sync.aligned 1")[1:]
@@ -511,11 +511,13 @@ def _trips(name: str) -> list[str]:
 def test_bounded_scores_wait_for_no_maximum() -> None:
     """Capped scores have no maximum; with a bias a key it is that of the biases, but in trips with
     masks, which take that of the scores: their conditions are needed once."""
-    for trip in _trips("attention_capped"):
+    for trip in _iterations("attention_capped"):
         body = trip.split("wgmma.fence")[0]
         assert "max.NaN.f32" not in body and body.count("ex2.approx") == 64 // 2
     scores = 2 * 128 // 4  # of two rows, every fourth key
-    low, plain, high = (part.split("wgmma.fence")[0] for part in _trips("attention_capped_biases"))
+    low, plain, high = (
+        part.split("wgmma.fence")[0] for part in _iterations("attention_capped_biases")
+    )
     assert plain.count("max.NaN.f32") < scores and plain.count("selp.f32") < 8
     for masked in (low, high):
         assert masked.count("max.NaN.f32") > scores

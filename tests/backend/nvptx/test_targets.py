@@ -136,7 +136,7 @@ def test_turing_multiplies_bytes_exactly(code: DType, rng: np.random.Generator) 
 
 
 def test_a_tile_travels_while_another_is_multiplied() -> None:
-    """Through registers: loaded in front of the matmul, written behind it, with one barrier."""
+    """Through registers: loaded before the matmul, written after it, with one barrier."""
     program = lower_to_gpu(kernels.matmul(64, 64, 512, f16, (64, 64, 32), stages=4), SM_75)
     (loop,) = [op for op in program.body.walk() if isinstance(op, For)]
     kinds = [type(op) for op in loop.body.ops if isinstance(op, Barrier | Load | Mma | WriteTile)]

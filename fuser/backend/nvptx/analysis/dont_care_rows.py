@@ -1,4 +1,4 @@
-"""Rows of a left operand that are not there: a product of zeros that nobody looks at.
+"""Don't-care rows of a left operand: out of bounds, with a product that nobody looks at.
 
 A load is zeros where it is out of bounds. Of few rows most of a tile is, and copies of nothing take
 as long as others. Where these rows become nothing but rows that no store writes, whatever shared
@@ -16,7 +16,7 @@ from fuser.tilegen.ir import Op
 from fuser.tilegen.value import Value
 
 
-def may_be_anything(load: ops.Load, dots: list[ops.Dot], plan: Assignment) -> bool:
+def has_dont_care_rows(load: ops.Load, dots: list[ops.Dot], plan: Assignment) -> bool:
     """Whether all that of a load, the left operand of some dots, may be out of bounds are rows that
     every store of what becomes of them leaves out, too."""
     access = plan.accesses[load]
@@ -66,4 +66,4 @@ def _leaves_out(store: Access, bounds: tuple[tuple[Index, int], ...]) -> bool:
     )  # fmt: skip
 
 
-__all__ = ["may_be_anything"]
+__all__ = ["has_dont_care_rows"]

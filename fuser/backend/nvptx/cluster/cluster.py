@@ -5,7 +5,7 @@ of the warp number above those of a block. What stays within a thread needs noth
 ends with an exchange: every block writes its partial result into all of them, and all fold the
 parts in the order of block numbers, so that all have the same bits. A loop that accumulates a
 matmul, or values that can be merged (cluster/reduction_merge.py), is cut into ranges of iterations,
-one a block, and the sums of all are added up behind it, also in the order of the blocks, each by
+one a block, and the sums of all are added up after it, also in the order of the blocks, each by
 the thread that goes on with it.
 """
 
@@ -99,9 +99,9 @@ class Cluster:
         """Whether the blocks share the iterations of a loop."""
         plan = self.low.assignment
         dots = (plan.dots[op] for op in loop.body.ops if isinstance(op, ops.Dot))
-        return loop in plan.merges or any(dot.blocks > 1 for dot in dots)
+        return loop in plan.reduction_merges or any(dot.blocks > 1 for dot in dots)
 
-    def share(self) -> None:
+    def publish(self) -> None:
         """What this block wrote into its shared memory can be read by the others, and theirs."""
         self._arrive()
         self._wait()
@@ -121,8 +121,8 @@ class Cluster:
         low, like = self.low, values[0]
         layout, dtype = like.layout, like.dtype
         inside = self.first_bit
-        spare = [bit for bit in range(inside) if not any(layout.bits[bit])]
-        if len(spare) < self.bits:
+        free_bits = [bit for bit in range(inside) if not any(layout.bits[bit])]
+        if len(free_bits) < self.bits:
             raise NeedsOneBlock("a reduction whose result no threads repeat")
         counted = self.started and can_send(dtype)
         if not counted and self.arrived:
@@ -133,7 +133,7 @@ class Cluster:
         if counted:
             barrier = low.shared.allocate(8, 8)
             barrier.early = True
-            senders = 1 << (inside - len(spare))
+            senders = 1 << (inside - len(free_bits))
             bytes_ = senders * len(layout.regs) * len(values) * dtype.bytes * self.blocks
             low.do(gpu.ExpectParts(barrier=barrier, bytes=bytes_))
             self.wait_for_start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuser.backend.nvptx.analysis.decisions import Decision
 from fuser.backend.nvptx.cluster.cluster import LARGEST
-from fuser.backend.nvptx.cluster.reduction_merge import shared_loop
+from fuser.backend.nvptx.cluster.reduction_merge import mergeable_loop
 from fuser.backend.nvptx.layouts.assignment import of_caller
 from fuser.base.target import Target
 from fuser.tilegen import ops
@@ -45,7 +45,7 @@ def _shared_by(kernel: Kernel, target: Target) -> int | str:
     kinds = {type(op) for op in kernel.walk()}
     if ops.Scan in kinds:
         return "a scan needs one block"
-    if {ops.Dot, ops.Reduce} <= kinds and shared_loop(kernel) is None:
+    if {ops.Dot, ops.Reduce} <= kinds and mergeable_loop(kernel) is None:
         return "what its loop carries cannot be merged"
     return min(blocks, LARGEST)
 

@@ -1,4 +1,4 @@
-"""The merge of what the blocks of a cluster leave behind a loop whose iterations they shared.
+"""The merge of what the blocks of a cluster leave after a loop whose iterations they shared.
 
 Every block writes its values to its own shared memory; after one barrier of the cluster, each
 thread reads what it goes on with from all of them, and puts it together in the order of the blocks,
@@ -23,7 +23,7 @@ from fuser.tilegen.value import Value
 
 
 @dataclass(frozen=True, eq=False)
-class _Left:
+class _Written:
     """A value that every block left in a slot of its own, elements `steps` bytes apart."""
 
     tile: Tile
@@ -31,40 +31,42 @@ class _Left:
     steps: tuple[int, ...]
 
 
-def merge_parts(low: Builder, loop: ops.For, finals: list[Tile]) -> dict[Value, Tile]:
+def merge_over_cluster(low: Builder, loop: ops.For, finals: list[Tile]) -> dict[Value, Tile]:
     """The loop's results that are used. finals: what this block has of each."""
-    merges = low.assignment.merges[loop]
+    reduction_merges = low.assignment.reduction_merges[loop]
     used = [bool(low.assignment.uses.get(result)) for result in loop.results]
-    needed = {m.top for m, use in zip(merges, used, strict=True) if use and m.top is not None}
+    needed = {
+        m.top for m, use in zip(reduction_merges, used, strict=True) if use and m.top is not None
+    }
     left = {
         position: _write(low, tile)
         for position, tile in enumerate(finals)
         if used[position] or position in needed
     }
-    low.cluster.share()
+    low.cluster.publish()
     found: dict[Value, Tile] = {}
     weights: dict[tuple[int, Layout], list[Tile]] = {}
-    for position, (result, merge) in enumerate(zip(loop.results, merges, strict=True)):
+    for position, (result, merge) in enumerate(zip(loop.results, reduction_merges, strict=True)):
         if not used[position]:
             continue
         layout = low.layout(result)
-        parts = _read(low, left[position], layout)
+        partials = _read(low, left[position], layout)
         if merge.top is not None:
             top = left[merge.top]
             narrow = operand_layout(layout, merge.axes, top.tile.shape)
             key = (merge.top, narrow)
             if key not in weights:
                 weights[key] = _weights(low, _read(low, top, narrow))
-            parts = _weighted(low, parts, weights[key], merge.axes)
-        total = parts[0]
-        for part in parts[1:]:
-            total = map_of(low, {"sum": "add"}.get(merge.fn, merge.fn), total, part)
+            partials = _weighted(low, partials, weights[key], merge.axes)
+        total = partials[0]
+        for partial in partials[1:]:
+            total = map_of(low, {"sum": "add"}.get(merge.fn, merge.fn), total, partial)
         found[result] = total
     low.cluster.done_reading()  # the slots are not freed: others may still read them
     return found
 
 
-def _write(low: Builder, tile: Tile) -> _Left:
+def _write(low: Builder, tile: Tile) -> _Written:
     # what reads may cover more than what writes; 32 spare bytes a row turn the banks
     cover = [max(a, next_power(b)) for a, b in zip(tile.layout.shape, tile.shape, strict=True)]
     item = tile.dtype.bytes
@@ -72,18 +74,18 @@ def _write(low: Builder, tile: Tile) -> _Left:
     size, steps = row_major((*cover[:-1], row // item), item)
     slot = low.shared.allocate(size)
     write_tile(low, tile, slot, steps, len(steps) - 1)
-    return _Left(tile, slot, tuple(steps))
+    return _Written(tile, slot, tuple(steps))
 
 
-def _read(low: Builder, left: _Left, layout: Layout) -> list[Tile]:
+def _read(low: Builder, left: _Written, layout: Layout) -> list[Tile]:
     """What every block left, in a layout."""
     like = left.tile
-    parts = tuple(
+    partials = tuple(
         low.new(like.dtype, like.shape, layout, "part") for _ in range(low.cluster.blocks)
     )
     axis = layout.rank - 1
-    low.do(gpu.ReadBlocks(slot=left.slot, steps=left.steps, axis=axis, results=parts))
-    return list(parts)
+    low.do(gpu.ReadBlocks(slot=left.slot, steps=left.steps, axis=axis, results=partials))
+    return list(partials)
 
 
 def _weights(low: Builder, tops: list[Tile]) -> list[Tile]:
@@ -96,10 +98,10 @@ def _weights(low: Builder, tops: list[Tile]) -> list[Tile]:
 
 
 def _weighted(
-    low: Builder, parts: list[Tile], weights: list[Tile], axes: tuple[int, ...]
+    low: Builder, partials: list[Tile], weights: list[Tile], axes: tuple[int, ...]
 ) -> list[Tile]:
     """Every block's tile times the weights of its rows. axes: of the tile that the weights have."""
     return [
-        map_of(low, "mul", part, spread(low, weight, axes, part.shape, part.layout))
-        for part, weight in zip(parts, weights, strict=True)
+        map_of(low, "mul", partial, spread(low, weight, axes, partial.shape, partial.layout))
+        for partial, weight in zip(partials, weights, strict=True)
     ]

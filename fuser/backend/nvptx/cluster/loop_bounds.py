@@ -1,37 +1,37 @@
-"""Which iterations of a loop a block has: all of them, or a part where blocks share them."""
+"""Which iterations of a loop a block has: all of them, or a range where blocks share them."""
 
 from __future__ import annotations
 
 from fuser.backend.nvptx.ir.values import Operand
-from fuser.backend.nvptx.layouts.assignment import trips_of
+from fuser.backend.nvptx.layouts.assignment import trip_count
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.tilegen import ops
 
 
-def has_trips(low: Builder, loop: ops.For) -> bool:
+def has_iterations(low: Builder, loop: ops.For) -> bool:
     """Whether every block has an iteration of a loop whose iterations the blocks share."""
-    if low.shares is not None:
+    if low.stream_k is not None:
         return True
-    return low.cluster.splits(loop) and trips_of(loop) >= low.cluster.blocks
+    return low.cluster.splits(loop) and trip_count(loop) >= low.cluster.blocks
 
 
 def bounds(low: Builder, loop: ops.For) -> tuple[Operand, Operand]:
     """Start and stop of a loop in this block: of as many iterations in each, or one more; or of the
-    stretch that a block has of it (tile_scheduler/stream_k.py)."""
+    work unit that a block has of it (tile_scheduler/stream_k.py)."""
     e, cluster = low.scalars, low.cluster
     start, stop = low.evaluate(loop.start), low.evaluate(loop.stop)
-    if low.shares is not None:
-        return low.shares.bounds(start)
+    if low.stream_k is not None:
+        return low.stream_k.bounds(start)
     if not cluster.splits(loop):
         return start, stop
     extent = e.minus(stop, start)
-    trips: Operand
+    iterations: Operand
     if isinstance(extent, int):
-        trips = max(0, -(-extent // loop.step))
+        iterations = max(0, -(-extent // loop.step))
     else:
         some = e.value(f"call i32 @llvm.smax.i32(i32 {extent}, i32 0)")
-        trips = e.value(f"udiv i32 {e.plus(some, loop.step - 1)}, {loop.step}")
-    before = e.times(e.rank, trips)
-    ends = [e.shift("lshr", e.plus(before, more), cluster.bits) for more in (0, trips)]
+        iterations = e.value(f"udiv i32 {e.plus(some, loop.step - 1)}, {loop.step}")
+    before = e.times(e.rank, iterations)
+    ends = [e.shift("lshr", e.plus(before, more), cluster.bits) for more in (0, iterations)]
     first, last = (e.plus(e.times(end, loop.step), start) for end in ends)
     return first, last

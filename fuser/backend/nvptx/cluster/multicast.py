@@ -1,9 +1,9 @@
-"""Neighbours: programs side by side in the grid whose blocks form a cluster and share their loads.
+"""Multicast clusters: programs side by side in the grid whose blocks share their loads.
 
 Blocks that read the same tile of an operand, which the program numbers in its index arithmetic
-tell, fetch a share of it each, and the copy engine delivers every share to all of them: a tile is
+tell, fetch a slice of it each, and the copy engine delivers every slice to all of them: a tile is
 requested from the L2 once a cluster instead of once a block. A block's "full" barrier counts the
-bytes of all shares, whoever sent them; its "empty" barrier is complete when the readers of a stage
+bytes of all slices, whoever sent them; its "empty" barrier is complete when the readers of a stage
 have arrived in every block that it sends to. So consumers release a stage to all blocks that may
 write it. No block ends before all that is sent to its barriers has come: the producer waits for its
 last stages to be empty.
@@ -22,7 +22,7 @@ from fuser.backend.nvptx.cluster.cluster import LARGEST, NeedsOneBlock
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand, SharedTile
 from fuser.backend.nvptx.lowering.recording import Recording
-from fuser.backend.nvptx.memory.tma_boxes import Share
+from fuser.backend.nvptx.memory.tma_boxes import MulticastSlice
 from fuser.backend.nvptx.schedule.producer_ring import Channel, Stream, arrive_where
 from fuser.base.target import Target
 from fuser.graph.sizes import is_symbolic
@@ -31,21 +31,21 @@ from fuser.tilegen.ir import Kernel
 from fuser.tilegen.value import Value
 
 
-def neighbours_of(kernel: Kernel, target: Target) -> tuple[int, int]:
+def multicast_shape_of(kernel: Kernel, target: Target) -> tuple[int, int]:
     """Programs along the last two axes of the grid that form a cluster: as the schedule says,
     where the target has clusters and the grid divides by them."""
-    found = _together(kernel, target)
+    found = _shape_or_reason(kernel, target)
     return (1, 1) if isinstance(found, str) else found
 
 
-def decide_neighbours(kernel: Kernel, target: Target, together: tuple[int, int]) -> Decision | None:
-    """Why programs of neighbours fetch for each other or not; None where nobody asked."""
+def decide_multicast(kernel: Kernel, target: Target, shape: tuple[int, int]) -> Decision | None:
+    """Why the programs of a cluster fetch for each other or not; None where nobody asked."""
     if math.prod(kernel.schedule.neighbours) == 1:
         return None
-    found = _together(kernel, target)
-    if math.prod(together) > 1:
-        shape = f"{together[0]} x {together[1]}"
-        return Decision(MECHANISM, True, f"{shape} programs fetch operands for each other")
+    found = _shape_or_reason(kernel, target)
+    if math.prod(shape) > 1:
+        programs = f"{shape[0]} x {shape[1]}"
+        return Decision(MECHANISM, True, f"{programs} programs fetch operands for each other")
     return Decision(
         MECHANISM, False, found if isinstance(found, str) else "no producer warp feeds its loops"
     )
@@ -54,7 +54,7 @@ def decide_neighbours(kernel: Kernel, target: Target, together: tuple[int, int])
 MECHANISM = "multicast"
 
 
-def _together(kernel: Kernel, target: Target) -> tuple[int, int] | str:
+def _shape_or_reason(kernel: Kernel, target: Target) -> tuple[int, int] | str:
     """Programs that form a cluster, or why each is for itself."""
     rows, columns = kernel.schedule.neighbours
     powers = all(n & (n - 1) == 0 for n in (rows, columns))
@@ -70,7 +70,7 @@ def _together(kernel: Kernel, target: Target) -> tuple[int, int] | str:
     return rows, columns
 
 
-class Neighbours:
+class MulticastCluster:
     """The cluster of a kernel whose blocks have a program each; `shape` (1, 1) where it has none.
     Block number r of it is in row r // columns and column r % columns."""
 
@@ -103,15 +103,16 @@ class Neighbours:
                     continue  # read by threads
                 for load, tile in zip(channel.loads, channel.tiles, strict=True):
                     peers = self._find_peers(load)
-                    parts = len(peers[0])
-                    down = parts // math.gcd(tile.blocks, parts)
-                    if parts > 1 and tile.rows % (8 * down) == 0:  # eight rows are a swizzle
+                    slices = len(peers[0])
+                    down = slices // math.gcd(tile.blocks, slices)
+                    if slices > 1 and tile.rows % (8 * down) == 0:  # eight rows are a swizzle
                         self._peers[load] = peers
         if not self._peers:
             raise NeedsOneBlock("no operand that programs side by side share")
 
-    def need_streams(self) -> None:
-        """Raises NeedsOneBlock if there are neighbours: who copies by itself cannot share."""
+    def require_streams(self) -> None:
+        """Raises NeedsOneBlock if there is such a cluster: blocks that copy by themselves cannot
+        share."""
         if self.blocks > 1:
             raise NeedsOneBlock("operands that the copy engine cannot fetch")
 
@@ -126,25 +127,25 @@ class Neighbours:
         ]
         return [[r for r, other in enumerate(keys) if other == key] for key in keys]
 
-    def share(self, load: ops.Load, tile: SharedTile) -> Share | None:
+    def slice_of(self, load: ops.Load, tile: SharedTile) -> MulticastSlice | None:
         """How a tile is fetched; None where each block fetches its own."""
         if load not in self._peers:
             return None
         peers = self._peers[load]
         across = math.gcd(tile.blocks, len(peers[0]))
-        part = self._of_block([group.index(r) for r, group in enumerate(peers)])
+        number = self._of_block([group.index(r) for r, group in enumerate(peers)])
         mask = self._of_block([sum(1 << r for r in group) for group in peers])
-        return Share(across, len(peers[0]) // across, part, mask)
+        return MulticastSlice(across, len(peers[0]) // across, number, mask)
 
     def _senders(self, channel: Channel) -> list[set[int]]:
-        """For every block, those that send it parts of a channel; it sends to the same."""
+        """For every block, those that send it slices of a channel; it sends to the same."""
         return [
             {r}.union(*(self._peers[load][r] for load in channel.loads if load in self._peers))
             for r in range(self.blocks)
         ]
 
     def senders(self, channel: Channel) -> int:
-        """How many blocks send a block its parts of a channel."""
+        """How many blocks send a block its slices of a channel."""
         return len(self._senders(channel)[0])
 
     def _of_block(self, values: list[int]) -> Operand:
@@ -160,8 +161,8 @@ class Neighbours:
         return e.hoisted(f"and i32 {word}, 255")
 
     def release(self, channel: Channel, barrier: str, threads: int) -> None:
-        """Arrive on an empty barrier of a channel in every block that sends it parts: of each group
-        of `threads` one thread for each of them."""
+        """Arrive on an empty barrier of a channel in every block that sends it slices: of each
+        group of `threads` one thread for each of them."""
         e = self.low.scalars
         number = e.hoisted(f"and i32 {e.tid}, {threads - 1}")
         senders = self._senders(channel)
@@ -184,12 +185,12 @@ class Neighbours:
         if self.blocks == 1:
             self.low.do(gpu.Barrier())
             return
-        # what others must see, the barriers, is behind a fence of its own
+        # what others must see, the barriers, follows a fence of its own
         self.low.do(gpu.ClusterArrive(relaxed=True))
         self.low.do(gpu.ClusterWait())
 
     def sends(self, stream: Stream) -> list[Channel]:
-        """Channels of a stream that bring something to other blocks too."""
+        """Channels of a stream that send something to other blocks too."""
         return [channel for channel in stream.channels if self.senders(channel) > 1]
 
 

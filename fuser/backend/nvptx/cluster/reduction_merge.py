@@ -7,8 +7,9 @@ as those of an online softmax, is not a fold by itself:
     top' = max(top, f(i))
     sum' = sum * exp(top - top') + linear(exp(g(i) - top'))
 
-Of parts with (top_p, sum_p), the whole is sum_p sum_p * exp(top_p - max_q top_q). `find_merges`
-reads this off the body, whatever f, g and the linear function (a row sum, a dot) are made of.
+Of parts with (top_p, sum_p), the whole is sum_p sum_p * exp(top_p - max_q top_q).
+`find_reduction_merges` reads this off the body, whatever f, g and the linear function (a row sum, a
+dot) are made of.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _FOLDS: dict[str, Literal["max", "min", "sum"]] = {"max": "max", "min": "min", "
 
 
 @dataclass(frozen=True)
-class Merge:
+class ReductionMerge:
     """How one carried value is made of those of the parts. top: of a relative sum, the position of
     the running maximum; axes: of the sum, those that the maximum has."""
 
@@ -35,17 +36,19 @@ class Merge:
     axes: tuple[int, ...] = ()
 
 
-def shared_loop(kernel: Kernel) -> tuple[ops.For, tuple[Merge, ...]] | None:
+def mergeable_loop(kernel: Kernel) -> tuple[ops.For, tuple[ReductionMerge, ...]] | None:
     """The loop of a kernel with its merges, where it has but one and that has them."""
     loops = [op for op in kernel.walk() if isinstance(op, ops.For)]
     if len(loops) != 1 or loops[0] not in kernel.body.ops:
         return None
     makers = {result: op for op in kernel.walk() for result in op.results}
-    found = find_merges(loops[0], makers)
+    found = find_reduction_merges(loops[0], makers)
     return (loops[0], found) if found else None
 
 
-def find_merges(loop: ops.For, makers: dict[Value, Op]) -> tuple[Merge, ...] | None:
+def find_reduction_merges(
+    loop: ops.For, makers: dict[Value, Op]
+) -> tuple[ReductionMerge, ...] | None:
     """A merge for every carried value, None where one has none. Parts start from the loop's initial
     values, which must change nothing."""
     if any(op.blocks() or isinstance(op, ops.Store | ops.AtomicAdd) for op in loop.body.ops):
@@ -65,8 +68,8 @@ class _Body:
             if self.carried.intersection(op.operands()):
                 self.carried.update(op.results)
 
-    def merges(self) -> tuple[Merge, ...] | None:
-        found: list[Merge] = []
+    def merges(self) -> tuple[ReductionMerge, ...] | None:
+        found: list[ReductionMerge] = []
         for position, init in enumerate(self.loop.inits):
             merge = self._fold(position) or self._relative(position)
             if merge is None or not init.shape or not init.dtype.is_float:
@@ -76,18 +79,18 @@ class _Body:
             found.append(merge)
         return tuple(found)
 
-    def _fold(self, position: int) -> Merge | None:
+    def _fold(self, position: int) -> ReductionMerge | None:
         """The end is fn(parameter, something of the iteration alone)."""
         param, end = self.params[position], self.makers.get(self.ends[position])
         if isinstance(end, ops.Dot) and end.acc is param:
-            return None if self.carried & {end.a, end.b} else Merge("sum")
+            return None if self.carried & {end.a, end.b} else ReductionMerge("sum")
         if not isinstance(end, ops.Map) or end.fn not in _FOLDS:
             return None
         if not any(a is param and b not in self.carried for a, b in _either(end)):
             return None
-        return Merge(_FOLDS[end.fn])
+        return ReductionMerge(_FOLDS[end.fn])
 
-    def _relative(self, position: int) -> Merge | None:
+    def _relative(self, position: int) -> ReductionMerge | None:
         """The end is parameter * exp(top - top') + linear(exp(... - top'))."""
         param, end = self.params[position], self.makers.get(self.ends[position])
         sides: list[tuple[Value, Value]] = []
@@ -107,7 +110,7 @@ class _Body:
                 if isinstance(end, ops.Dot) and axes not in ((0,), ()):
                     continue
                 if axes == found[1]:
-                    return Merge("sum", *found)
+                    return ReductionMerge("sum", *found)
         return None
 
     def _scale(self, value: Value) -> tuple[int, tuple[int, ...]] | None:

@@ -48,12 +48,12 @@ def expect_parts(code: Code, op: ops.ExpectParts) -> None:
     )
 
 
-def receivers(bits: int, inside: int, spare: list[int]) -> tuple[list[int], list[int]]:
-    """By the spare bits of a thread's number, which has `inside` bits in its block: (the block that
-    it sends to, what is 0 in the one of the threads alike that sends), for `Emitter.thread_part`.
+def receivers(bits: int, inside: int, free_bits: list[int]) -> tuple[list[int], list[int]]:
+    """By the free bits of a thread's number, which has `inside` bits in its block: (the block that
+    it sends to, what is 0 in the one of the threads alike that sends), for `Emitter.thread_offset`.
     """
     target, rest = [0] * inside, [0] * inside
-    for position, bit in enumerate(spare):
+    for position, bit in enumerate(free_bits):
         if position < bits:
             target[bit] = 1 << position
         else:
@@ -66,17 +66,17 @@ def send_parts(code: Code, op: ops.SendParts) -> None:
     e, like = code.emitter, op.values[0]
     layout, dtype = like.layout, like.dtype
     inside, bits = code.first_bit, code.blocks.bit_length() - 1
-    spare = [bit for bit in range(inside) if not any(layout.bits[bit])]
+    free_bits = [bit for bit in range(inside) if not any(layout.bits[bit])]
     size, steps = row_major(layout.shape, dtype.bytes * len(op.values))
     place = [offset_of(basis, steps) for basis in layout.bits]
-    target, rest = receivers(bits, inside, spare)
-    alone = e.value(f"icmp eq i32 {e.thread_part(rest)}, 0")
+    target, rest = receivers(bits, inside, free_bits)
+    alone = e.value(f"icmp eq i32 {e.thread_offset(rest)}, 0")
     part = [0] * inside + [size << bit for bit in range(bits)]
-    mine = code.place(op.slot, e.plus(e.thread_part(place), e.thread_part(part)))
+    mine = code.place(op.slot, e.plus(e.thread_offset(place), e.thread_offset(part)))
     offsets = [offset_of(at, steps) for at in layout.regs]
     values = [value.regs for value in op.values]
     with e.where(alone):
-        number = e.thread_part(target)
+        number = e.thread_offset(target)
         if op.barrier is not None:
             there = _address_in(code, mine, number)
             done = _address_in(code, code.place(op.barrier), number)
@@ -109,7 +109,7 @@ def read_blocks(code: Code, op: ops.ReadBlocks) -> None:
     type = memory_type(dtype) if width == 1 else f"<{width} x {memory_type(dtype)}>"
     base = code.place(op.slot)
     blocks = [in_block(code, base, number) for number in range(len(op.results))]
-    thread = e.thread_part([offset_of(basis, op.steps) for basis in layout.bits])
+    thread = e.thread_offset([offset_of(basis, op.steps) for basis in layout.bits])
     for block, made in zip(blocks, op.results, strict=True):
         start = block
         if thread != 0:
@@ -135,7 +135,7 @@ def _address_in(code: Code, pointer: str, number: Operand) -> str:
 
 
 def _send(code: Code, there: str, offset: int, done: str, regs: list[str], dtype: DType) -> None:
-    """Store neighbours `offset` bytes behind an address of the cluster's shared memory."""
+    """Store neighbours `offset` bytes after an address of the cluster's shared memory."""
     e, type = code.emitter, memory_type(dtype)
     kind, letter = (f"b{dtype.bits}", "r" if dtype.bits == 32 else "l")
     words = [to_memory(code, reg, dtype) for reg in regs]

@@ -24,16 +24,16 @@ class Writes(Protocol):
 
 class Code:
     """The code of one kernel. names: of the parameters of buffers. ready: pointers to use instead,
-    once the kernel in front has ended. warps: that compute a program in a block; blocks: of the
-    cluster that shares a program. clustered: whether blocks are launched in clusters. team: the
+    once the previous kernel has ended. warps: that compute a program in a block; blocks: of the
+    cluster that shares a program. clustered: whether blocks are launched in clusters. group: the
     number of the warp group that has slots of its own."""
 
     def __init__(
         self, emitter: Emitter, target: Target, names: Mapping[Buffer, str], warps: int,
-        blocks: int, clustered: bool, team: Operand = 0,
+        blocks: int, clustered: bool, group: Operand = 0,
     ) -> None:  # fmt: skip
         self.emitter, self.target, self.names = emitter, target, names
-        self.warps, self.blocks, self.team, self.clustered = warps, blocks, team, clustered
+        self.warps, self.blocks, self.group, self.clustered = warps, blocks, group, clustered
         if blocks > 1:
             emitter.block_bits = self.first_bit
         self.ready: dict[Buffer, str] = {}
@@ -53,7 +53,7 @@ class Code:
         """A pointer `offset` bytes into a slot."""
         e = self.emitter
         if slot.copies > 1:
-            offset = e.plus(e.times(self.team, slot.pitch), offset)
+            offset = e.plus(e.times(self.group, slot.pitch), offset)
         base = f"getelementptr (i8, ptr addrspace(3) @shared_memory, i32 {slot.offset})"
         if offset == 0:
             return base

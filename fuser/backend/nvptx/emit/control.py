@@ -153,7 +153,7 @@ def where(code: Code, op: ops.Where) -> Steps:
 
 def warp_roles(code: Code, op: ops.WarpRoles) -> Steps:
     """A branch by the number of the warp, which ptxas knows to be the same in a warp: it would else
-    take warps behind the branch for divided, and move descriptors of matmuls from the registers of
+    take warps after the branch for divided, and move descriptors of matmuls from the registers of
     threads. The producer is elected: ptxas then knows that one thread is left, addresses are in
     uniform registers, and a copy is no loop over the values that threads may have."""
     e = code.emitter

@@ -145,12 +145,12 @@ def _exp(e: Emitter, a: str) -> str:
     return e.value(f"fmul float {_exp2(e, rest)}, {scale}")
 
 
-def short_exp(e: Emitter, x: str, scale: float = 1.0) -> str:
+def fast_exp(e: Emitter, x: str, scale: float = 1.0) -> str:
     """exp(x * scale) for results of 16 bits: relative error |x * scale| * 6e-8."""
     return _exp2(e, e.value(f"fmul contract float {x}, {real(LOG2_E * scale)}"))
 
 
-def short_reciprocal(e: Emitter, x: str, scale: float = 1.0) -> str:
+def fast_reciprocal(e: Emitter, x: str, scale: float = 1.0) -> str:
     """1 / (x * scale) for results of 16 bits: 2 units in the last place of float32."""
     scaled = x if scale == 1.0 else e.value(f"fmul contract float {x}, {real(scale)}")
     return _reciprocal(e, scaled)
@@ -286,7 +286,7 @@ def capped(e: Emitter, x: str, scale: float = 1.0) -> str:
     return _fma(e, _two_over_one_plus(e, power), real(-1.0).ref, real(1.0).ref)
 
 
-def short_tanh(e: Emitter, x: str, scale: float = 1.0) -> str:
+def fast_tanh(e: Emitter, x: str, scale: float = 1.0) -> str:
     """tanh(x * scale) for results of 16 bits: relative error 4e-6. Near 0 it is x - x^3 / 3."""
     scaled = e.value(f"fmul contract float {x}, {real(scale)}") if scale != 1.0 else x
     square = e.value(f"fmul contract float {scaled}, {scaled}")
@@ -461,7 +461,7 @@ def cast_registers(emitter: Emitter, regs: list[str], source: DType, target: DTy
     if source == bf16 and target.name == "f32":
         return _widened(emitter, regs)
     packed = source.name == "f32" and target.name in ("f16", "bf16")
-    if not packed or not emitter.rounds_pairs:
+    if not packed or not emitter.rounds_packed:
         return [cast(emitter, reg, source, target) for reg in regs]
     results: list[str] = []
     type = target.llvm

@@ -45,7 +45,7 @@ class Emitter(Integers, Function):
         """Whether products may be contracted with sums, and divisions be approximate."""
 
     @property
-    def rounds_pairs(self) -> bool:
+    def rounds_packed(self) -> bool:
         """Whether one instruction rounds two float32 numbers to 16 bits."""
         return self.sm >= 80
 
@@ -94,7 +94,7 @@ class Emitter(Integers, Function):
         self, sizes: int = 0, scalars: int = 0, bounds: Mapping[str, Reg] | None = None
     ) -> None:
         """Return, and place the hoisted instructions. sizes: how many symbolic dims are parameters,
-        behind all others; scalars: how many numbers of the launch follow them. bounds: the dims are
+        after all others; scalars: how many numbers of the launch follow them. bounds: the dims are
         in memory instead, at the parameter "sizes"; by letter how many blocks there are, where more
         may have been launched."""
         self.at.lines.append("ret void")

@@ -35,7 +35,7 @@ def identity(fn: str, dtype: DType) -> str:
 
 def combiner(code: Code, fn: str, dtype: DType, lanes: bool = False) -> Combine:
     """Emit one step of a fold. lanes: between two that both go on with the result, which must have
-    the same bits in both: no product in front may be rounded with the sum, as each lane would do
+    the same bits in both: no earlier product may be rounded with the sum, as each lane would do
     so with its own."""
     if lanes and fn == "sum" and dtype.is_float and dtype.compute is dtype:
         return lambda a, b: code.emitter.value(f"fadd {dtype.llvm} {a}, {b}")

@@ -24,14 +24,14 @@ _LEAST = {"f16": 53, "bf16": 90}
 """From which sm on there is arithmetic of two floats."""
 
 
-def has_pairs(e: Emitter, fn: str, dtype: DType) -> bool:
+def has_packed(e: Emitter, fn: str, dtype: DType) -> bool:
     """Whether one instruction applies a primitive to two numbers of 16 bits."""
     if dtype.bits != 16:
         return False
     return fn in _FLOATS and e.sm >= _LEAST[dtype.name] if dtype.is_float else fn in _BITWISE
 
 
-def map_pairs(e: Emitter, fn: str, dtype: DType, args: list[tuple[str, ...]]) -> list[str]:
+def map_packed(e: Emitter, fn: str, dtype: DType, args: list[tuple[str, ...]]) -> list[str]:
     """One result for each register, of operands register by register."""
     found: list[str] = []
     for at in range(0, len(args), 2):
@@ -121,4 +121,4 @@ def bitcast_halves(e: Emitter, regs: list[str], source: DType, target: DType) ->
     return found
 
 
-__all__ = ["bitcast_halves", "has_pairs", "map_pairs", "note_shift", "shortened", "word_of"]
+__all__ = ["bitcast_halves", "has_packed", "map_packed", "note_shift", "shortened", "word_of"]

@@ -121,7 +121,7 @@ class _LeftFragments:
                 lanes = ((0, 1), (0, 2), (0, 4), (8, 0), (0, 8))
             layout = Layout(op.a.shape, ((0, 0),), lanes, op.grid.warp_bits(True, False, 1))
             self.address = SharedAddress(code, op.a, layout)
-            self.turn = "" if k_inner else ".trans"
+            self.transpose = "" if k_inner else ".trans"
         self._known: dict[tuple[int, int], list[str]] = {}
 
     def fragment(self, band: int, step: int) -> list[str]:
@@ -129,7 +129,7 @@ class _LeftFragments:
         if key not in self._known:
             if isinstance(self.source, SharedTile):
                 pointer = self.address.pointer((band * 16, step * self.depth))
-                self._known[key] = load_matrices(self.code, pointer, 4, self.turn)
+                self._known[key] = load_matrices(self.code, pointer, 4, self.transpose)
             else:
                 count = self.depth // 2
                 at = (band * self.steps + step) * count
@@ -145,7 +145,7 @@ class _RightFragments:
         self.code, self.grid = code, op.grid
         self.depth = op.grid.depth
         k_inner = source.inner == 0
-        self.turn = "" if k_inner else ".trans"
+        self.transpose = "" if k_inner else ".trans"
         bits = self.grid.warp_bits(False, True, 0)
         lanes: tuple[Coordinates, ...] = ((0, 1), (0, 2), (0, 4), (self.depth // 2, 0), (0, 8))
         if not k_inner:
@@ -160,11 +160,11 @@ class _RightFragments:
         blocks = self.grid.columns // 8
         for block in range(0, blocks - 1, 2):
             pointer = self.two.pointer((step * self.depth, block * 8))
-            words = load_matrices(self.code, pointer, 4, self.turn)
+            words = load_matrices(self.code, pointer, 4, self.transpose)
             found += [words[:2], words[2:]]
         if blocks % 2:
             pointer = self.one.pointer((step * self.depth, (blocks - 1) * 8))
-            found.append(load_matrices(self.code, pointer, 2, self.turn))
+            found.append(load_matrices(self.code, pointer, 2, self.transpose))
         return found
 
 
@@ -315,7 +315,7 @@ def _line(
     """An operand's elements at one k, by the register's place along the axis that is not k."""
     e, layout = code.emitter, op.acc.layout
     memory, size = memory_type(op.dtype), op.dtype.bytes
-    thread = e.thread_part([basis[axis] * steps[axis] for basis in layout.bits])
+    thread = e.thread_offset([basis[axis] * steps[axis] for basis in layout.bits])
     base = code.place(slot, e.plus(thread, e.times(k, steps[1 - axis])))
     found: dict[int, str] = {}
     for offset in layout.regs:
@@ -344,8 +344,8 @@ def _added(code: Code, dtype: DType, a: str, b: str) -> str:
 def write_partials(code: Code, op: ops.WritePartials) -> None:
     """A store for every vector of neighbours of an accumulator."""
     e, x = code.emitter, op.x
-    threads = e.thread_part([offset_of(basis, op.steps) for basis in x.layout.bits])
-    base = code.place(op.slot, e.plus(threads, e.thread_part(op.parts)))
+    threads = e.thread_offset([offset_of(basis, op.steps) for basis in x.layout.bits])
+    base = code.place(op.slot, e.plus(threads, e.thread_offset(op.parts)))
     width = min(4, x.layout.vector(1))
     type = f"<{width} x {x.type}>" if width > 1 else x.type
     for offset, members in vectors(x.layout, 1, width):
@@ -357,7 +357,9 @@ def write_partials(code: Code, op: ops.WritePartials) -> None:
 def add_partials(code: Code, op: ops.AddPartials) -> None:
     """A load a vector of every part, an addition a register."""
     e, acc, layout = code.emitter, op.acc, op.acc.layout
-    base = code.place(op.slot, e.thread_part([offset_of(basis, op.steps) for basis in layout.bits]))
+    base = code.place(
+        op.slot, e.thread_offset([offset_of(basis, op.steps) for basis in layout.bits])
+    )
     bases, space = [base], 3
     if op.cluster > 1:
         bases, space = [in_block(code, base, number) for number in range(op.cluster)], 7

@@ -34,9 +34,9 @@ class Pointers:
         self._bases: dict[Operand | None, str] = {}
         self._products: dict[tuple[str, int], str] = {}
         self._totals: dict[tuple[str | None, str], str] = {}
-        self.wide = bool(access.view.buffer.size * access.view.dtype.bytes > INT32)
+        self.is_long = bool(access.view.buffer.size * access.view.dtype.bytes > INT32)
         self._long: Indexer | None = None
-        if self.wide and at.long:
+        if self.is_long and at.long:
             self._long = code.indexer(indexer.layout, at.scope, long=True)
 
     def at(self, offset: Coordinates) -> str:
@@ -48,7 +48,7 @@ class Pointers:
         if dynamic not in self._bases:
             base = buffer
             if dynamic is not None:
-                kind = "i64" if self.wide else "i32"
+                kind = "i64" if self.is_long else "i32"
                 type = memory_type(self.access.view.dtype)
                 base = emitter.value(
                     f"getelementptr {type}, ptr addrspace(1) {buffer}, {kind} {dynamic}"
@@ -57,7 +57,7 @@ class Pointers:
         base = self._bases[dynamic]
         if is_symbolic(constant):
             # by terms: what depends on the register alone is the same for all threads
-            kind = "i64" if self.wide else "i32"
+            kind = "i64" if self.is_long else "i32"
             type = memory_type(self.access.view.dtype)
             by = emitter.offset(constant, kind)
             return emitter.value(f"getelementptr {type}, ptr addrspace(1) {base}, {kind} {by}")
@@ -66,7 +66,7 @@ class Pointers:
         return emitter.value(f"getelementptr i8, ptr addrspace(1) {base}, i64 {constant * bytes_}")
 
     def _linear(self, offset: Coordinates) -> tuple[Operand | None, int]:
-        if not self.wide:
+        if not self.is_long:
             return self.indexer.evaluate(self.access.linear, offset)
         if self._long is not None:
             return self._long.evaluate(self.access.linear, offset)
@@ -201,8 +201,8 @@ def _word_of(value: float | int, dtype: DType) -> str:
 
 
 def _of_word(code: Code, word: str, dtype: DType) -> list[str]:
-    """The elements of a word that two branches meet in. LLVM must not see which: it would do in
-    front of the meeting what is done to the elements, as it knows the result for those that are not
+    """The elements of a word that two branches meet in. LLVM must not see which: it would do
+    before the meeting what is done to the elements, as it knows the result for those that are not
     loaded. Threads would have the widened elements in registers from there on."""
     e, count = code.emitter, 4 // dtype.bytes
     hidden = e.value(f'call i32 asm "", "=r,0"(i32 {word})')
@@ -339,7 +339,7 @@ def only_once(code: Writes, layout: Layout) -> Operand | None:
     repeats = [0 if any(basis) else 1 << bit for bit, basis in enumerate(layout.bits)]
     if not any(repeats):
         return None
-    return code.emitter.hoisted(f"icmp eq i32 {code.emitter.thread_part(repeats)}, 0")
+    return code.emitter.hoisted(f"icmp eq i32 {code.emitter.thread_offset(repeats)}, 0")
 
 
 RULES: dict[type[Op], Callable[..., None]] = {

@@ -34,7 +34,7 @@ class SharedAddress:
         if not tile.flat:
             self.row = code.emitter.thread_coordinate(layout.bits, 1 - tile.inner)
         steps = [basis[tile.inner] * size for basis in layout.bits]
-        self.column = code.emitter.thread_part(steps)
+        self.column = code.emitter.thread_offset(steps)
         mask = 0
         for step in steps:
             mask |= step
@@ -73,7 +73,7 @@ class SharedAddress:
         """Offset of (thread row + row_rest, column bytes with chunk number ^ chunk)."""
         e, span = self.code.emitter, self.tile.span
         row = e.plus(self.row, row_rest)
-        # rows per 128 bytes decide which row bits take part in the permutation
+        # rows per 128 bytes decide which row bits belong to the permutation
         shift = {128: 0, 64: 1, 32: 2}[span]
         twist = e.bitwise("and", e.shift("lshr", row, shift), span // 16 - 1)
         number = e.bitwise("and", e.shift("lshr", column, 4), span // 16 - 1)
@@ -164,12 +164,12 @@ def packed_words(code: Writes, regs: list[str], type: str) -> list[str]:
     return words
 
 
-def load_matrices(code: Writes, pointer: str, count: int, turn: str) -> list[str]:
+def load_matrices(code: Writes, pointer: str, count: int, transpose: str) -> list[str]:
     """ldmatrix of 2 or 4 matrices of 8 rows of 16 bytes; lanes 8i..8i+7 address the rows of
     matrix i."""
     e = code.emitter
     type = "{" + ", ".join(["i32"] * count) + "}"
-    name = f"@llvm.nvvm.ldmatrix.sync.aligned.m8n8.x{count}{turn}.b16.p3"
+    name = f"@llvm.nvvm.ldmatrix.sync.aligned.m8n8.x{count}{transpose}.b16.p3"
     result = e.value(f"call {type} {name}(ptr addrspace(3) {pointer})")
     return [e.value(f"extractvalue {type} {result}, {i}") for i in range(count)]
 

@@ -37,7 +37,7 @@ def write(program: Program, target: Target, rules: Mapping[type[Op], Rule]) -> E
     emitter = Emitter(word(program.name), params, "#0")
     emitter.sm, emitter.fast = target.sm, program.fast
     code = Code(
-        emitter, target, names, program.warps, program.blocks, program.cluster > 1, program.team
+        emitter, target, names, program.warps, program.blocks, program.cluster > 1, program.group
     )
     for op in program.head.ops:
         assert isinstance(op, Integer)

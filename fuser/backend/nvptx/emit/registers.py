@@ -10,8 +10,8 @@ from fuser.backend.nvptx.emit.code import Code
 from fuser.backend.nvptx.emit.elementwise import LOG2_E, apply, cast_registers
 from fuser.backend.nvptx.emit.halves import (
     bitcast_halves,
-    has_pairs,
-    map_pairs,
+    has_packed,
+    map_packed,
     note_shift,
     shortened,
 )
@@ -25,13 +25,13 @@ from fuser.tilegen.value import INDEX
 
 _SCALED = {
     "one_plus_tanh": elementwise.one_plus_tanh,
-    "short_tanh": elementwise.short_tanh,
+    "short_tanh": elementwise.fast_tanh,
     "capped": elementwise.capped,
     "rough_tanh": elementwise.rough_tanh,
     "one_plus_erf": elementwise.one_plus_erf,
     "gelu": elementwise.gelu,
-    "short_exp": elementwise.short_exp,
-    "short_reciprocal": elementwise.short_reciprocal,
+    "short_exp": elementwise.fast_exp,
+    "short_reciprocal": elementwise.fast_reciprocal,
 }
 
 
@@ -108,8 +108,8 @@ def map_(code: Code, op: ops.Map) -> None:
         for _, members in vectors(made.layout, *op.alike):
             for member in members:
                 first[member] = members[0]
-    if op.alike is None and has_pairs(code.emitter, op.fn, kind):
-        made.regs = map_pairs(code.emitter, op.fn, kind, args)
+    if op.alike is None and has_packed(code.emitter, op.fn, kind):
+        made.regs = map_packed(code.emitter, op.fn, kind, args)
         return
     found = {at: apply(code.emitter, op.fn, kind, list(args[at])) for at in dict.fromkeys(first)}
     made.regs = [found[at] for at in first]

@@ -36,7 +36,7 @@ def scan_registers(code: Code, op: ops.ScanRegisters) -> None:
 
 def scan_lanes(code: Code, op: ops.ScanLanes) -> None:
     """A shuffle, a step of the fold and a selection for each bit of the lane's number, and what the
-    lane in front has then. They are the lowest bits of the number."""
+    previous lane has then. They are the lowest bits of the number."""
     e, x, (totals, before) = code.emitter, op.x, op.results
     combine, start = combiner(code, op.fn, x.dtype), identity(op.fn, x.dtype)
     kind, mask = "down" if op.reverse else "up", sum(op.steps)
@@ -56,15 +56,15 @@ def scan_lanes(code: Code, op: ops.ScanLanes) -> None:
 
 
 def fold_before(code: Code, op: ops.FoldBefore) -> None:
-    """One load a part, folded where it is of a warp in front."""
+    """One load a part, folded where it is of a warp before."""
     e, made = code.emitter, op.tile
     layout, dtype = made.layout, made.dtype
     combine, type = combiner(code, op.fn, dtype), memory_type(dtype)
     size, steps = row_major(layout.shape, dtype.bytes)
-    mine = e.thread_part(
+    mine = e.thread_offset(
         [0] * 5 + [1 << op.bits.index(b) if b in op.bits else 0 for b in range(len(layout.warps))]
     )
-    base = code.place(op.slot, e.thread_part([offset_of(basis, steps) for basis in layout.bits]))
+    base = code.place(op.slot, e.thread_offset([offset_of(basis, steps) for basis in layout.bits]))
     count = 1 << len(op.bits)
     order = range(count - 1, 0, -1) if op.reverse else range(count - 1)
     made.regs = []

@@ -26,7 +26,7 @@ def free(code: Code, op: ops.Free) -> None:
 def barrier(code: Code, op: ops.Barrier) -> None:
     """One barrier instruction."""
     call = "call void @llvm.nvvm.barrier.cta.sync.aligned."
-    if op.threads:  # a producer warp does not take part
+    if op.threads:  # a producer warp does not participate
         number = code.emitter.plus(op.team, 1)
         code.emitter.do(f"{call}count(i32 {number}, i32 {op.threads})")
     else:
@@ -48,7 +48,7 @@ def named_barrier(code: Code, op: ops.NamedBarrier) -> None:
 
 def address(code: Code, layout: Layout, steps: Sequence[int], slot: Slot) -> str:
     """Where the part of a tile begins that the thread number says."""
-    thread = code.emitter.thread_part([offset_of(basis, tuple(steps)) for basis in layout.bits])
+    thread = code.emitter.thread_offset([offset_of(basis, tuple(steps)) for basis in layout.bits])
     return code.place(slot, thread)
 
 
@@ -110,7 +110,7 @@ def read_dense(code: Code, op: ops.ReadDense) -> None:
     steps = row_major(shape, dtype.bytes)[1]
     indexer = code.indexer(layout)
     start = code.place(op.slot)
-    thread = e.thread_part([offset_of(basis, steps) for basis in layout.bits])
+    thread = e.thread_offset([offset_of(basis, steps) for basis in layout.bits])
     made.regs = []
     for offset in layout.regs:
         condition = indexer.inside(shape, offset)
@@ -153,7 +153,7 @@ def write_parts(code: Code, op: ops.WriteParts) -> None:
     part = [0] * len(place)
     for position, bit in enumerate(op.bits):
         part[5 + bit] = size << position
-    base = code.place(op.slot, e.plus(e.thread_part(place), e.thread_part(part)))
+    base = code.place(op.slot, e.plus(e.thread_offset(place), e.thread_offset(part)))
     single = only_once(code, layout) if op.once else op.where
     with e.where(single) if single is not None else contextlib.nullcontext():
         for which, value in enumerate(op.values):
@@ -170,7 +170,7 @@ def read_parts(code: Code, op: ops.ReadParts) -> None:
     type = memory_type(dtype)
     size, steps = row_major(layout.shape, dtype.bytes * count)
     place = [offset_of(basis, steps) for basis in layout.bits]
-    base = code.place(op.slot, e.thread_part(place))
+    base = code.place(op.slot, e.thread_offset(place))
     made = iter(op.results)
     for number in op.parts:
         for which in range(count):

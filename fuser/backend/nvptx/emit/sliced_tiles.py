@@ -24,7 +24,7 @@ class _Places:
         self.indexer: Indexer = code.indexer(layout)
         self.steps = row_major(shape, 1)[1]
         threads = [offset_of(basis, self.steps) for basis in layout.bits]
-        self.thread, self.span = code.emitter.thread_part(threads), sum(threads)
+        self.thread, self.span = code.emitter.thread_offset(threads), sum(threads)
 
     def within(self, offset: Coordinates, first: int, count: int) -> tuple[Operand, Operand | None]:
         """(place from `first` on, whether it is one of the `count` places there and of the tile):
@@ -92,7 +92,7 @@ def write_slice(code: Code, op: ops.WriteSlice) -> None:
     shape = (*x.shape[:axis], op.count, *x.shape[axis + 1 :])
     steps = row_major(shape, dtype.bytes)[1]
     indexer = code.indexer(layout)
-    base = code.place(op.slot, e.thread_part([offset_of(basis, steps) for basis in layout.bits]))
+    base = code.place(op.slot, e.thread_offset([offset_of(basis, steps) for basis in layout.bits]))
     along = indexer.thread(axis)
     dynamic, fixed = (along, 0) if isinstance(along, str) else (None, along)
     span = layout.thread_span(axis)

@@ -1,4 +1,4 @@
-"""The copy engine: boxes of tensor maps, brought into shared tiles."""
+"""The copy engine: boxes of tensor maps, copied into shared tiles."""
 
 from __future__ import annotations
 

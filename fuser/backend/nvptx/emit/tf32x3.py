@@ -31,7 +31,7 @@ def split_right(code: Code, op: ops.SplitRight) -> None:
     lane = e.hoisted(f"and i32 {e.tid}, 31")
     line = e.hoisted(f"shl i32 {lane}, 7")
     twist = e.hoisted(f"and i32 {lane}, 7")
-    first = e.thread_part([0] * 5 + [2, 4])
+    first = e.thread_offset([0] * 5 + [2, 4])
     places = []
     for half in range(2):
         chunk = e.bitwise("xor", e.plus(first, half), twist)

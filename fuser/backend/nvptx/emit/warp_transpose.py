@@ -1,6 +1,6 @@
 """16-bit tiles in accumulator layout, to and from memory in whole lines.
 
-A warp turns a strip over in its buffer by stmatrix and ldmatrix on one side, 16-byte accesses of
+A warp transposes a strip in its buffer by stmatrix and ldmatrix on one side, 16-byte accesses of
 eight lanes a row on the other. Chunks of 16 bytes are permuted by the row number: no two of a
 quarter of a warp fall into one bank.
 """
@@ -15,7 +15,7 @@ from fuser.backend.nvptx.emit.operands import load_matrices, packed_words
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.values import Operand, Slot
-from fuser.backend.nvptx.ir.warp_transpose import BUFFER, PITCH, Strips, strips_in
+from fuser.backend.nvptx.ir.warp_transpose import BUFFER, PITCH, WarpTranspose, warp_transpose_in
 from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
 from fuser.backend.nvptx.lowering.values import literal, memory_type
 from fuser.dtypes import DType
@@ -24,11 +24,11 @@ from fuser.dtypes import DType
 class _Buffer:
     """Addresses in the calling warp's buffer."""
 
-    def __init__(self, code: Code, strips: Strips, slot: Slot) -> None:
+    def __init__(self, code: Code, transpose: WarpTranspose, slot: Slot) -> None:
         self.code = code
         e = code.emitter
-        warps = [BUFFER << bit for bit in range(len(strips.lines.warps))]
-        base = e.thread_part([0] * 5 + warps)
+        warps = [BUFFER << bit for bit in range(len(transpose.memory_layout.warps))]
+        base = e.thread_offset([0] * 5 + warps)
         lane = e.hoisted(f"and i32 {e.tid}, 31")
         # matrices: lane l points at row l % 16 and chunk l / 16 of its pair
         row = e.hoisted(f"and i32 {lane}, 15")
@@ -39,11 +39,11 @@ class _Buffer:
         line = e.hoisted(f"shl i32 {row}, 7")
         self.matrix_base = code.place(slot, e.plus(base, line))
         # lines: the lane's own row and bytes
-        lanes = strips.lines.lanes
-        row_part = e.thread_part([basis[0] for basis in lanes])
-        bytes_ = e.thread_part([basis[1] * 2 for basis in lanes])
+        lanes = transpose.memory_layout.lanes
+        row_part = e.thread_offset([basis[0] for basis in lanes])
+        bytes_ = e.thread_offset([basis[1] * 2 for basis in lanes])
         rest: Operand = 0
-        if strips.vector < 8:
+        if transpose.vector < 8:
             rest = e.bitwise("and", bytes_, 15)
         place = e.bitwise("xor", e.shift("lshr", bytes_, 4), e.bitwise("and", row_part, 7))
         self.line_chunk = e.shift("shl", place, 4)
@@ -59,16 +59,16 @@ class _Buffer:
         """Where the vector at the register offset (row, column) in the strip is."""
         return self._at(False, column * 2 ^ (row & 7) << 4, row * PITCH)
 
-    def _at(self, matrix: bool, turn: int, more: int) -> str:
+    def _at(self, matrix: bool, swizzle: int, more: int) -> str:
         e = self.code.emitter
-        key = (matrix, turn)
+        key = (matrix, swizzle)
         if key not in self._known:
             chunk, base = (
                 (self.matrix_chunk, self.matrix_base)
                 if matrix
                 else (self.line_chunk, self.line_base)
             )
-            moved = e.bitwise("xor", chunk, turn)
+            moved = e.bitwise("xor", chunk, swizzle)
             self._known[key] = e.value(f"getelementptr i8, ptr addrspace(3) {base}, i32 {moved}")
         if not more:
             return self._known[key]
@@ -79,8 +79,8 @@ def _sync(code: Code) -> None:
     code.emitter.do("call void @llvm.nvvm.bar.warp.sync(i32 -1)")
 
 
-def _strips(layout: Layout, width: int, vector: int) -> Strips:
-    found = strips_in(layout, width, vector)
+def _transpose_of(layout: Layout, width: int, vector: int) -> WarpTranspose:
+    found = warp_transpose_in(layout, width, vector)
     assert found is not None
     return found
 
@@ -93,15 +93,15 @@ def _vector_type(dtype: DType, vector: int) -> str:
 def store_lines(code: Code, op: ops.StoreLines) -> None:
     """Of every strip: matrices into the buffer, then vectors out of it."""
     e, x, at = code.emitter, op.value, op.at
-    strips = _strips(x.layout, op.width, op.vector)
-    indexer = code.indexer(strips.lines, at.scope)
+    transpose = _transpose_of(x.layout, op.width, op.vector)
+    indexer = code.indexer(transpose.memory_layout, at.scope)
     pointers = Pointers(code, at, indexer)
-    guard = Guard(code, at, strips.lines, indexer)
+    guard = Guard(code, at, transpose.memory_layout, indexer)
     element, type = memory_type(x.dtype), _vector_type(x.dtype, op.vector)
     align = op.vector * x.dtype.bytes
-    buffer = _Buffer(code, strips, op.slot)
-    for band, first, offsets in strips.groups():
-        for column, wide in strips.blocks(first):
+    buffer = _Buffer(code, transpose, op.slot)
+    for band, first, offsets in transpose.groups():
+        for column, wide in transpose.blocks(first):
             regs = [
                 x.regs[x.layout.register_of[(band + half, column + 8 * block + pair)]]
                 for block in range(wide)
@@ -197,17 +197,17 @@ def turn_lines(code: Code, op: ops.TurnLines) -> None:
     """Of every strip: vectors into the buffer, then matrices out of it."""
     e, made = code.emitter, op.tile
     layout, element = made.layout, memory_type(made.dtype)
-    strips = _strips(layout, op.width, op.vector)
+    transpose = _transpose_of(layout, op.width, op.vector)
     type, align = _vector_type(made.dtype, op.vector), op.vector * made.dtype.bytes
     vectors = iter(op.x.regs)
     made.regs = [""] * len(layout.regs)
-    buffer = _Buffer(code, strips, op.slot)
-    for band, first, offsets in strips.groups():
+    buffer = _Buffer(code, transpose, op.slot)
+    for band, first, offsets in transpose.groups():
         for at in offsets:
             place = buffer.line(at[0] - band, at[1] - first)
             e.do(f"store {type} {next(vectors)}, ptr addrspace(3) {place}, align {align}")
         _sync(code)
-        for column, wide in strips.blocks(first):
+        for column, wide in transpose.blocks(first):
             words = load_matrices(code, buffer.matrix(column - first), 2 * wide, "")
             places = [(block, half) for block in range(wide) for half in (0, 8)]
             for word, (block, half) in zip(words, places, strict=True):

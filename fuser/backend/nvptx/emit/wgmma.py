@@ -61,12 +61,12 @@ def wgmma(code: Code, op: ops.Wgmma) -> None:
             b_word = b.at(0, step)
             if a is not None:
                 source = [f"i64 {a.at(band, step)}"]
-                turns = f"{a.transposed}, {b.transposed}"
+                transposes = f"{a.transposed}, {b.transposed}"
             else:
                 at = (band * steps + step) * 4
                 source = [f"i32 {word}" for word in words[at : at + 4]]
-                turns = f"{b.transposed}"
-            matmuls.append(_Matmul(source, b_word, keep, turns))
+                transposes = f"{b.transposed}"
+            matmuls.append(_Matmul(source, b_word, keep, transposes))
         regs += _issue(code, unit, grid.columns, sums, matmuls)
     op.tile.regs = regs
 
@@ -80,12 +80,12 @@ def _condition(op: ops.Wgmma) -> str:
 
 class _Matmul(NamedTuple):
     """One instruction. left: its operand, a descriptor or four words of fragments; right: a
-    descriptor; keep: whether it adds to the sums; turns: which operands lie across."""
+    descriptor; keep: whether it adds to the sums; transposes: which operands are transposed."""
 
     left: list[str]
     right: str
     keep: str
-    turns: str
+    transposes: str
 
 
 def _issue(
@@ -99,19 +99,18 @@ def _issue(
     type, place = unit.llvm_sum, 2 * n
     lines, kinds, operands = [], [], [f"{type} {item}" for item in sums]
     for matmul in matmuls:
-        behind = place + len(matmul.left)
-        left = ", ".join(f"${at}" for at in range(place, behind))
+        after = place + len(matmul.left)
+        left = ", ".join(f"${at}" for at in range(place, after))
         left = left if len(matmul.left) == 1 else f"{{{left}}}"
         # integers have no signs to turn, and 8-bit operands only one way to lie
         ends = "" if unit.is_integer else ", 1, 1"
-        ends += f", {matmul.turns}" if unit.either_way else ""
+        ends += f", {matmul.transposes}" if unit.either_way else ""
         lines.append(
-            f"wgmma.mma_async.sync.aligned.{shape} {outputs}, {left}, ${behind}, "
-            f"${behind + 1}{ends};"
+            f"wgmma.mma_async.sync.aligned.{shape} {outputs}, {left}, ${after}, ${after + 1}{ends};"
         )
         kinds += [*(["l"] if len(matmul.left) == 1 else ["r"] * 4), "l", "b"]
         operands += [*matmul.left, f"i64 {matmul.right}", f"i1 {matmul.keep}"]
-        place = behind + 2
+        place = after + 2
     return tied(code, "\\0A\\09".join(lines), n, kinds, operands, type)
 
 
@@ -165,7 +164,7 @@ class Descriptor:
         if self.high >= 1 << 31:
             self.high -= 1 << 32
         # the part of the tile that belongs to this warp group
-        groups, extent = grid.group_share(k_axis == 1)
+        groups, extent = grid.group_slices(k_axis == 1)
         start: Operand = 0
         if groups > 1:
             start = self._group(grid, left=k_axis == 1, extent=extent)

@@ -9,7 +9,7 @@ from typing import Any
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.values import Operand, Place, SharedTile, Slot, Tile
-from fuser.backend.nvptx.ir.warp_transpose import strips_in
+from fuser.backend.nvptx.ir.warp_transpose import warp_transpose_in
 from fuser.backend.nvptx.layouts.layout import Layout
 
 
@@ -121,8 +121,8 @@ def touched(op: Op) -> Touch | None:
         case ops.Store():
             return Touch(op.at, True, op.value.layout)
         case ops.StoreLines():
-            strips = strips_in(op.value.layout, op.width, op.vector)
-            return Touch(op.at, True, strips.lines if strips else None)
+            transpose = warp_transpose_in(op.value.layout, op.width, op.vector)
+            return Touch(op.at, True, transpose.memory_layout if transpose else None)
         case ops.AtomicAdd():
             return Touch(op.at, True, op.value.layout, "add")
         case ops.Atomic():

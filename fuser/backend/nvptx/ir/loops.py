@@ -28,8 +28,8 @@ def step_of(loop: ops.For) -> int:
 
 def take_two(loop: ops.For) -> list[Op]:
     """Let a loop of a known number of iterations, two or more, do two in each, and give what comes
-    in front of it: the first one where their number is odd. Nothing where the number is not
-    known. Behind the loop nobody may use its scalars. Slots that a body allocates and does not free
+    before it: the first one where their number is odd. Nothing where the number is not
+    known. After the loop nobody may use its scalars. Slots that a body allocates and does not free
     are the same in all."""
     first, stop, step = loop.firsts[0], loop.stop, step_of(loop)
     if not (isinstance(first, int) and isinstance(stop, int) and step and loop.certain):

@@ -249,9 +249,9 @@ class ScanRegisters(Op):
 
 @dataclass(eq=False, kw_only=True)
 class ScanLanes(Op):
-    """Of what the lanes have whose numbers differ in some bits: (the fold of this lane's and all in
-    front of it, the fold of those in front). steps: the values of the bits, the lowest of a lane's
-    number. reverse: those behind are in front."""
+    """Of what the lanes have whose numbers differ in some bits: (the fold of this lane's and all
+    before it, the fold of those before). steps: the values of the bits, the lowest of a lane's
+    number. reverse: later ones come first."""
 
     opcode: ClassVar[str] = "scan_lanes"
     fn: str
@@ -262,8 +262,8 @@ class ScanLanes(Op):
 
 @dataclass(eq=False, kw_only=True)
 class FoldBefore(Op):
-    """The fold of the parts that `write_parts` left of the warps in front, by the bits of the
-    warp's number that say the part. reverse: those behind are in front."""
+    """The fold of the parts that `write_parts` left of the warps before, by the bits of the
+    warp's number that say the part. reverse: later ones come first."""
 
     opcode: ClassVar[str] = "fold_before"
     slot: Slot
@@ -360,7 +360,7 @@ class Free(Op):
 @dataclass(eq=False, kw_only=True)
 class Barrier(Op):
     """All computing threads of the program wait for each other. threads: how many, where the block
-    has others; team: the number of their warp group, where several have a program each."""
+    has others; team: the number of their consumer group, where several have a program each."""
 
     opcode: ClassVar[str] = "barrier"
     threads: int = 0
@@ -512,7 +512,7 @@ class StoreLines(Op):
     """Write a tile of 16-bit elements in accumulator layout, as `store` does, but by vectors that
     run along whole lines of memory: each warp turns strips of 16 rows and `width` columns over in
     its own part of the slot, and knows of no other warp. at: at the layout of these vectors
-    (`strips_in`), of `vector` elements each."""
+    (`warp_transpose_in`), of `vector` elements each."""
 
     opcode: ClassVar[str] = "store_lines"
     at: Place
@@ -550,7 +550,7 @@ class TurnLines(Op):
 
 @dataclass(eq=False, kw_only=True)
 class ClusterArrive(Op):
-    """What this block wrote can be read by every block of the cluster behind its next
+    """What this block wrote can be read by every block of the cluster after its next
     `cluster_wait`; relaxed: only that the block runs is told."""
 
     opcode: ClassVar[str] = "cluster_arrive"
@@ -714,7 +714,7 @@ class FmaDot(Op):
 @dataclass(eq=False, kw_only=True)
 class Accumulate(Op):
     """acc + x: what matmuls came to that started afresh, because their unit truncates its sums. No
-    product in front is rounded with the sum."""
+    earlier product is rounded with the sum."""
 
     opcode: ClassVar[str] = "accumulate"
     acc: Tile
@@ -779,7 +779,7 @@ class WgmmaCommit(Op):
 
 @dataclass(eq=False, kw_only=True)
 class WgmmaWait(Op):
-    """Wait until at most `pending` groups are in flight. The results are the tiles behind it: what
+    """Wait until at most `pending` groups are in flight. The results are the tiles after it: what
     was in flight, and what has to stay as it is until then. Without any, sums may be anywhere."""
 
     opcode: ClassVar[str] = "wgmma_wait"
@@ -817,7 +817,7 @@ class WgmmaSplit(Op):
 
 @dataclass(eq=False, kw_only=True)
 class Fetch(Op):
-    """The copy engine (TMA) brings boxes of a tensor map into a shared tile, one after the other:
+    """The copy engine (TMA) copies boxes of a tensor map into a shared tile, one after the other:
     `across` along the columns, and rows `step` at a time up to `rows`; they complete as bytes on a
     barrier. start: coordinates of the first, the columns' first. offsets: of an im2col walk, added
     to the positions of the dims with a bounding box. to: a bit for each block of the cluster that
@@ -869,7 +869,7 @@ class ReadTile(Op):
 class CopyAsync(Op):
     """Issue copies of elements of global memory into a swizzled tile, zeros where they may not be
     touched. layout: which thread copies which vectors. settled: a condition under which all of them
-    were there before the run, so that they need no wait for the kernel in front. fill: whether the
+    were there before the run, so that they need no wait for the previous kernel. fill: whether the
     zeros are wanted; else nothing is written there."""
 
     opcode: ClassVar[str] = "copy_async"
@@ -952,7 +952,7 @@ class Condition(Op):
 class For(Op):
     """A loop while its first scalar, the variable, is less than `stop`. params: what a body finds,
     scalars first; firsts, inits: of the first iteration; the body yields those of the next one.
-    certain: there is an iteration. results: the carried tiles behind the loop. The scalars that the
+    certain: there is an iteration. results: the carried tiles after the loop. The scalars that the
     last iteration was given (with `certain`: that it yields) may be used there by their names. The
     copies that the body begins with may go `ahead` iterations, around `stages` stages; so many
     groups of matmuls may be `in_flight` when an iteration ends. Of a ring that a producer fills the
@@ -974,7 +974,7 @@ class For(Op):
 @dataclass(eq=False, kw_only=True)
 class While(Op):
     """A loop whose head says whether there is another iteration. The scalars that the last head was
-    given may be used behind the loop by their names. types: of the scalars, i32 or i64."""
+    given may be used after the loop by their names. types: of the scalars, i32 or i64."""
 
     opcode: ClassVar[str] = "while"
     scalars: tuple[str, ...]
@@ -1030,7 +1030,7 @@ class Seam(Op):
 
 @dataclass(eq=False, kw_only=True)
 class AwaitPrevious(Op):
-    """Wait until the kernel before this one has ended: what is read of these buffers is read behind
+    """Wait until the kernel before this one has ended: what is read of these buffers is read after
     it. trigger: let the next kernel be launched first."""
 
     opcode: ClassVar[str] = "await_previous"
@@ -1065,7 +1065,7 @@ class ReadRegister(Op):
 
 @dataclass(eq=False, kw_only=True)
 class Opaque(Op):
-    """A number that the compiler behind does not get to know: a scalar."""
+    """A number that the compiler must not know: a scalar."""
 
     opcode: ClassVar[str] = "opaque"
     value: int
@@ -1077,7 +1077,7 @@ class Opaque(Op):
 @dataclass(eq=False, kw_only=True)
 class LeaveSums(Op):
     """Leave tiles in the workspace as part `part` of program `program`, and raise the warp's flag.
-    parts: of a program; neighbours: blocks of a cluster; teams: warp groups with programs."""
+    parts: of a program; neighbours: blocks of a multicast cluster; teams: consumer groups."""
 
     opcode: ClassVar[str] = "leave_sums"
     values: tuple[Tile, ...]

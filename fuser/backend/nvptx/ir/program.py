@@ -19,12 +19,12 @@ class Program:
     warps: that compute a program in a block; threads: of a block, those that only feed others
     included. launch: blocks; cluster: blocks that share shared memory. head: integers made once,
     before the body. slots: of shared memory, placed; shared_bytes: that they take. scalars: numbers
-    that a launch gives. blocks: of the cluster that share a program. team: the number of a warp
-    group that has a program of its own. workspace_bytes: of global memory for itself. resident:
-    blocks that a multiprocessor holds at once, which share its registers. sizes: the symbolic dims
-    that the recording reads, `%size.0` and so on; text does not have them. tables: of constant
-    numbers, by name. fast: products are contracted with sums, and float32 divisions may be two
-    units in the last place off.
+    that a launch gives. blocks: of the cluster that share a program. group: the number of a
+    consumer group that has a program of its own. workspace_bytes: of global memory for itself.
+    resident: blocks that a multiprocessor holds at once, which share its registers. sizes: the
+    symbolic dims that the recording reads, `%size.0` and so on; text does not have them. tables: of
+    constant numbers, by name. fast: products are contracted with sums, and float32 divisions may be
+    two units in the last place off.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Program:
     tensor_maps: list[TensorMap] = field(default_factory=list)
     scalars: int = 0
     blocks: int = 1
-    team: Operand = 0
+    group: Operand = 0
     workspace_bytes: int = 0
     resident: int = 1
     sizes: list[DimExpr] = field(default_factory=list)

@@ -17,8 +17,8 @@ from fuser.backend.nvptx.ir.uses import scalars_of
 def drop_unused(program: Program) -> None:
     """Keep what the body reads, and what that is made of."""
     wanted = {name for op in program.body.walk() for name in scalars_of(op)}
-    if isinstance(program.team, str):
-        wanted.add(program.team)
+    if isinstance(program.group, str):
+        wanted.add(program.group)
     kept: list[Op] = []
     for op in reversed(program.head.ops):
         if wanted.intersection(op.names):

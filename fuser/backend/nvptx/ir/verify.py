@@ -5,9 +5,9 @@
   sums of a matmul lie as its unit leaves them.
 - Slots are allocated and not free where they are used, large enough, and apart while they live.
 - A wait on barriers has barriers that were made, and somebody who arrives.
-- What copies bring into shared memory is read behind a wait for copies and a barrier.
+- What copies write to shared memory is read after a wait for copies and a barrier.
 - Results of an issued wgmma go into the next one or a wait, and nowhere else.
-- What the kernel in front may still use is not touched before the wait for it.
+- What the previous kernel may still use is not touched before the wait for it.
 - Registers of warp groups are no more than the block was launched with: a group would wait for more
   for ever.
 
@@ -31,7 +31,7 @@ from fuser.errors import VerifyError
 
 REGISTERS = 65536
 """Of a multiprocessor."""
-LEAST_REGISTERS, MOST_REGISTERS, REGISTER_STEP = 24, 256, 8
+MIN_REGISTERS, MOST_REGISTERS, REGISTER_STEP = 24, 256, 8
 """Of a thread whose warp group says how many it wants (setmaxnreg)."""
 
 
@@ -77,7 +77,7 @@ def _walk(program: Program, block: Block, checks: Iterable[_Check]) -> None:
             if op.blocks():
                 for check in every:
                     if isinstance(check, _Flights):
-                        check.behind(op)
+                        check.after(op)
         except VerifyError as error:
             if error.where:
                 raise
@@ -107,7 +107,7 @@ class _Names(_Check):
         found = self.known.pop()
         if isinstance(op, ops.For) and op.certain:  # those of the last iteration stay
             self.known[-1].update(item for item in found if isinstance(item, str))
-        if isinstance(op, ops.While):  # the body is behind the head
+        if isinstance(op, ops.While):  # the body is after the head
             self.known[-1].update(found)
 
     def _knows(self, item: Tile | str) -> bool:
@@ -153,7 +153,7 @@ class _Layouts(_Check):
 
     def registers(self, op: ops.WarpRoles, producer: int, consumer: int) -> None:
         for count in (producer, consumer):
-            if count % REGISTER_STEP or not LEAST_REGISTERS <= count <= MOST_REGISTERS:
+            if count % REGISTER_STEP or not MIN_REGISTERS <= count <= MOST_REGISTERS:
                 raise VerifyError(f"a thread cannot ask for {count} registers")
         # a block is launched with as many for each thread as its multiprocessor can give to all
         threads, blocks = op.threads + 32 * op.warps, self.program.resident
@@ -204,7 +204,7 @@ class _Barriers(_Check):
         self.made |= {op.barrier for op in every if isinstance(op, ops.ExpectParts)}
         self.told = set(self._of(every, ops.MbarrierArrive, ops.MbarrierExpect, ops.Fetch))
         self.told |= {op.barrier for op in every if isinstance(op, ops.SendParts) and op.barrier}
-        self.brought = set(self._of(every, ops.Fetch))
+        self.fetched = set(self._of(every, ops.Fetch))
         self.expected = set(self._of(every, ops.MbarrierExpect))
 
     def _of(self, every: Iterable[Op], *kinds: type[Any]) -> Iterator[Slot]:
@@ -229,7 +229,7 @@ class _Barriers(_Check):
 
 class _Copies(_Check):
     """By slot, what has happened since copies into it were issued first: nothing, a wait, and a
-    barrier behind it. Stages of one slot are not told apart."""
+    barrier after it. Stages of one slot are not told apart."""
 
     def __init__(self) -> None:
         self.state: dict[Slot, int] = {}
@@ -247,9 +247,7 @@ class _Copies(_Check):
             for slot in op.slots():
                 if self.state.get(slot, 2) < 2:
                     missing = "barrier" if self.state[slot] else "wait for copies"
-                    raise VerifyError(
-                        f"there is no {missing} behind the copies into @{slot.number}"
-                    )
+                    raise VerifyError(f"there is no {missing} after the copies into @{slot.number}")
 
 
 class _Flights(_Check):
@@ -295,7 +293,7 @@ class _Flights(_Check):
             if value in self.flying:
                 self.flying[tile] = self.flying[value]
 
-    def behind(self, op: Op) -> None:
+    def after(self, op: Op) -> None:
         """Results of a loop or a branch that are still in flight."""
         for block in op.blocks():
             end = _end(block)
@@ -304,8 +302,8 @@ class _Flights(_Check):
 
 
 class _Previous(_Check):
-    """Whether all threads that are here have waited for the kernel in front. What is waited for
-    inside of a loop, a branch or a role is not behind it."""
+    """Whether all threads that are here have waited for the previous kernel. What is waited for
+    inside of a loop, a branch or a role is not after it."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -324,7 +322,7 @@ class _Previous(_Check):
             buffers.append(self.program.buffers[map.argument])
         for buffer in buffers:
             if buffer.role != "constant":
-                raise VerifyError(f"{buffer.name} is touched before the kernel in front has ended")
+                raise VerifyError(f"{buffer.name} is touched before the previous kernel has ended")
 
     def enter(self, op: Op) -> None:
         self.over.append(self.over[-1])

@@ -1,5 +1,5 @@
-"""Where the elements of an accumulator tile lie while a warp turns it over in its buffer, strip by
-strip: what the builder plans with, and the rules write by."""
+"""Where the elements of an accumulator tile lie while a warp transposes it in its buffer, strip
+by strip: what the builder plans with, and the rules write by."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BUFFER = ROWS * PITCH
 
 
 @dataclass(frozen=True)
-class Strips:
+class WarpTranspose:
     """layout: of the accumulator. bands: first rows of a warp's strips. start, columns: of a warp.
     width: columns of a strip (the last may stick out). vector: elements of an access to memory."""
 
@@ -51,7 +51,7 @@ class Strips:
             yield column, 2 if column + 16 <= self.end else 1
 
     @cached_property
-    def lines(self) -> Layout:
+    def memory_layout(self) -> Layout:
         """The layout in which memory is accessed, `vector` elements at once."""
         lanes: list[Coordinates] = []
         at = self.vector
@@ -70,7 +70,7 @@ class Strips:
         return Layout(covered, regs, tuple(lanes), self.layout.warps)
 
 
-def strips_in(layout: Layout, width: int, vector: int) -> Strips | None:
+def warp_transpose_in(layout: Layout, width: int, vector: int) -> WarpTranspose | None:
     """The strips of an accumulator layout; None where it is none of whole blocks of 16 rows and 8
     columns."""
     rows = sorted({row for row, _ in layout.regs})
@@ -84,4 +84,4 @@ def strips_in(layout: Layout, width: int, vector: int) -> Strips | None:
         return None
     if len(layout.regs) != len(rows) * len(columns):
         return None
-    return Strips(layout, bands, start, 8 * len(blocks), width, vector)
+    return WarpTranspose(layout, bands, start, 8 * len(blocks), width, vector)

@@ -71,17 +71,17 @@ def distinct_bytes(access: Access) -> int:
     return access.bytes // prod(runs)
 
 
-MOST_REPEATED = 64
+MAX_REPEATED = 64
 """Neighbours beyond which nobody looks for more."""
 
 
 def repeat_of(access: Access, axis: int) -> int:
     """Neighbours along an axis, from a multiple of their number on, that are one number in memory
-    and not all: a power of two up to MOST_REPEATED."""
+    and not all: a power of two up to MAX_REPEATED."""
     if axis not in access.linear.axes():
         return 1
     count = 1
-    while count < MOST_REPEATED and same(step_of(access.linear, axis, 2 * count), 0):
+    while count < MAX_REPEATED and same(step_of(access.linear, axis, 2 * count), 0):
         count *= 2
     return count
 

@@ -20,7 +20,7 @@ from fuser.backend.nvptx.layouts.assignment import (
     of_caller,
     shared_values,
 )
-from fuser.backend.nvptx.layouts.dot_plan import plan_dot, share_trips
+from fuser.backend.nvptx.layouts.dot_plan import plan_dot, split_iterations
 from fuser.backend.nvptx.layouts.layout import Layout, scalar_layout
 from fuser.backend.nvptx.layouts.mma_units import needs_inner_k
 from fuser.backend.nvptx.lowering.masks import can_remake, reshaped_layout, uniform, unit_reshape
@@ -61,14 +61,14 @@ def assign(
     kernel: Kernel,
     target: Target,
     cluster: int = 1,
-    wide: bool = True,
+    tf32x3: bool = True,
     staging: bool = True,
 ) -> Assignment:
-    """Choose layouts for a kernel whose programs are clusters of so many blocks. wide: float32 may
-    be multiplied by wgmma, where the schedule says so. staging: loads may go straight to shared
+    """Choose layouts for a kernel whose programs are clusters of so many blocks. tf32x3: float32
+    may be multiplied by wgmma, where the schedule says so. staging: loads may go straight to shared
     memory."""
     plan = Assignment(kernel.schedule.warps, cluster)
-    wide = wide and cluster == 1 and kernel.schedule.tf32x3
+    tf32x3 = tf32x3 and cluster == 1 and kernel.schedule.tf32x3
     for value in kernel.scalars:
         plan.home[value] = kernel.body
     _collect(kernel.body, plan)
@@ -79,14 +79,14 @@ def assign(
         if isinstance(op, ops.Full | ops.IndexTile) and is_tile(op.result):
             plan.flexible.add(op.result)
         if isinstance(op, ops.Dot):
-            plan.dots[op] = plan_dot(op, plan, target, wide, kernel.row_order)
+            plan.dots[op] = plan_dot(op, plan, target, tf32x3, kernel.row_order)
     for op in kernel.walk():
         if not isinstance(op, ops.Load) or staging is False or kept(op.view.buffer):
             continue
-        if can_stage(op, plan) or is_brought(op, plan, target):
+        if can_stage(op, plan) or is_staged_beside_scores(op, plan, target):
             plan.staged.add(op)
     if cluster > 1 and plan.dots:
-        share_trips(kernel, plan)
+        split_iterations(kernel, plan)
     _Assigner(kernel, plan).run()
     return plan
 
@@ -134,7 +134,7 @@ def can_stage(op: ops.Load, plan: Assignment) -> bool:
     return dots > 0
 
 
-def is_brought(op: ops.Load, plan: Assignment, target: Target) -> bool:
+def is_staged_beside_scores(op: ops.Load, plan: Assignment, target: Target) -> bool:
     """Whether what is added to scores comes through shared memory beside the keys. A tile, as of a
     mask: in the layout of scores a load touches eight rows, half a sector each. A number a key, of
     which a thread needs pairs that lie apart, each with an address of its own."""
@@ -166,7 +166,7 @@ class _Assigner:
         self.members: dict[Value, list[Value]] = defaultdict(list)
         self.chosen: dict[Value, Layout] = {}
         self.by_units = of_caller(kernel)
-        self.own = {value for loop in plan.merges for value in plan.of_block(loop)}
+        self.own = {value for loop in plan.reduction_merges for value in plan.of_block(loop)}
 
     def run(self) -> None:
         self._tie(self.kernel.body)
@@ -226,7 +226,8 @@ class _Assigner:
                         op.inits, op.body.params[1:], last.args, op.results, strict=True
                     ):
                         self._unite(param, init, out)
-                        if op not in self.plan.merges:  # else other layouts leave the merge
+                        # the merge leaves other layouts
+                        if op not in self.plan.reduction_merges:
                             self._unite(param, result)
                 case ops.If():
                     ends = [inner.ops[-1] for inner in (op.then, op.other)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fuser.backend.nvptx.analysis.access import Access
-from fuser.backend.nvptx.cluster.reduction_merge import Merge
+from fuser.backend.nvptx.cluster.reduction_merge import ReductionMerge
 from fuser.backend.nvptx.layouts.layout import Layout, WarpGrid
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
@@ -19,7 +19,7 @@ from fuser.tilegen.ir import Block, Kernel, Op
 from fuser.tilegen.value import INDEX, Value
 
 DotKind = Literal["wgmma", "wide", "mma", "tf32", "fma"]
-"""wide: float32 in split tf32 on wgmma; tf32: the same on mma.sync."""
+"""wide: float32 as 3xTF32 on wgmma; tf32: the same on mma.sync."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +50,8 @@ class DotPlan:
 @dataclass
 class Assignment:
     """The scheduled level: a layout for every tile in registers, a plan for every dot, and which
-    loads live in shared memory instead of registers. merges: of the loop whose iterations the
-    blocks of a cluster share, unless it is a lone dot's."""
+    loads live in shared memory instead of registers. reduction_merges: of the
+    loop whose iterations the blocks of a cluster share, unless it is a lone dot's."""
 
     warps: int
     cluster: int = 1
@@ -64,7 +64,7 @@ class Assignment:
     home: dict[Value, Block] = field(default_factory=dict)
     makers: dict[Value, Op] = field(default_factory=dict)
     loops: dict[Block, ops.For] = field(default_factory=dict)
-    merges: dict[ops.For, tuple[Merge, ...]] = field(default_factory=dict)
+    reduction_merges: dict[ops.For, tuple[ReductionMerge, ...]] = field(default_factory=dict)
 
     @property
     def threads(self) -> int:
@@ -79,11 +79,11 @@ class Assignment:
     def certain_spread(self) -> int:
         """Warps that share a tile wherever it is: where blocks take different iterations, a
         block's."""
-        return self.warps if self.merges else self.spread
+        return self.warps if self.reduction_merges else self.spread
 
     def of_block(self, loop: ops.For) -> set[Value]:
-        """What every block has for itself where blocks share a loop's trips: what it starts from,
-        all inside, and what that reads."""
+        """What every block has for itself where blocks share a loop's iterations: what it starts
+        from, all inside, and what that reads."""
         found = {*loop.inits, *loop.body.params}
         for op in loop.body.ops:
             found.update(op.operands(), op.results)
@@ -91,7 +91,7 @@ class Assignment:
 
 
 def of_caller(kernel: Kernel) -> bool:
-    """Whether a kernel does what only those of callers do, whose memory and control flow are their
+    """Whether a kernel does what only callers' kernels do, whose memory and control flow are their
     own: it takes the plain path, without the plans that know what the graph's kernels are like."""
     if kernel.scalars or any(buffer.open or buffer.alias for buffer in kernel.buffers):
         return True
@@ -115,12 +115,12 @@ def summing_dots(loop: ops.For, plan: Assignment) -> list[ops.Dot]:
     """The dots of a loop, if all that each does is to accumulate into a carried value of its own
     over some iterations; else none."""
     dots = [op for op in loop.body.ops if isinstance(op, ops.Dot)]
-    if 0 < trips_of(loop) <= 1 or not all(accumulates(dot, loop, plan) for dot in dots):
+    if 0 < trip_count(loop) <= 1 or not all(accumulates(dot, loop, plan) for dot in dots):
         return []
     return dots
 
 
-def trips_of(loop: ops.For) -> int:
+def trip_count(loop: ops.For) -> int:
     """Iterations of a loop; 0 where they are not known."""
     start, stop = loop.start, loop.stop
     if not (start.is_constant and stop.is_constant) or is_symbolic(start.constant, stop.constant):

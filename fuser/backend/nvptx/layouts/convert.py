@@ -23,7 +23,7 @@ def convert(low: Builder, tile: Tile, layout: Layout) -> Tile:
 def _through_shared(low: Builder, tile: Tile, layout: Layout) -> Tile:
     low.cluster.stay_in_block("a change of layout", tile.layout, layout)
     if low.frugal:
-        return low.in_parts(tile, tile.shape, layout)
+        return low.in_slices(tile, tile.shape, layout)
     source, rank = tile.layout, len(tile.shape)
     bytes_ = max(1, tile.dtype.bytes)
     axis = max(range(rank), key=lambda a: source.vector(a) + layout.vector(a) + (a == rank - 1))
@@ -59,7 +59,7 @@ def reshape(low: Builder, tile: Tile, shape: Coordinates, layout: Layout) -> Til
     low.cluster.stay_in_block("a reshape", source, layout)
     dtype = tile.dtype
     if low.frugal:
-        return low.in_parts(tile, shape, layout)
+        return low.in_slices(tile, shape, layout)
     slot = low.shared.allocate(tile_size(shape) * dtype.bytes)
     write_dense(low, tile, slot, row_major(tile.shape, dtype.bytes)[1])
     made = read_dense(low, dtype, shape, layout, slot)

@@ -7,7 +7,7 @@ import dataclasses
 from fuser.backend.nvptx.analysis.access import Access
 from fuser.backend.nvptx.analysis.decisions import Decision
 from fuser.backend.nvptx.cluster.cluster import NeedsOneBlock
-from fuser.backend.nvptx.cluster.reduction_merge import shared_loop
+from fuser.backend.nvptx.cluster.reduction_merge import mergeable_loop
 from fuser.backend.nvptx.layouts.access_layout import choose_blocked, distinct_bytes, repeat_of
 from fuser.backend.nvptx.layouts.assignment import (
     Assignment,
@@ -17,7 +17,7 @@ from fuser.backend.nvptx.layouts.assignment import (
     lone_dot,
     made_of_dot,
     summing_dots,
-    trips_of,
+    trip_count,
 )
 from fuser.backend.nvptx.layouts.layout import WarpGrid, blocked, next_power
 from fuser.backend.nvptx.layouts.mma_units import TF32, Unit, known_unit, unit_of
@@ -28,9 +28,9 @@ from fuser.tilegen.ir import Kernel
 
 
 def plan_dot(
-    op: ops.Dot, plan: Assignment, target: Target, wide: bool = False, row_order: bool = False
+    op: ops.Dot, plan: Assignment, target: Target, tf32x3: bool = False, row_order: bool = False
 ) -> DotPlan:
-    """The unit and warp grid of a dot. wide: see `assign`. row_order: see `Kernel`; warps do not
+    """The unit and warp grid of a dot. tf32x3: see `assign`. row_order: see `Kernel`; warps do not
     share k then."""
     m, k = op.a.shape
     n = op.b.shape[1]
@@ -44,7 +44,7 @@ def plan_dot(
     loop = plan.loops.get(plan.home[op.result])
     sums = [] if loop is None else summing_dots(loop, plan)
     lone = sums == [op]
-    if kind == "tf32" and wide and lone and op.precision == "exact" and target.wgmma:
+    if kind == "tf32" and tf32x3 and lone and op.precision == "exact" and target.wgmma:
         if (m, k, warps) == (64, 32, 4) and n % 32 == 0 and n <= 128:
             kind = "wide"
     chained = feeds_rows(op.result, plan) or made_of_dot(op.a, plan)
@@ -74,7 +74,7 @@ def _decoded_grid(op: ops.Dot, plan: Assignment, grid: WarpGrid) -> WarpGrid | N
     while warps_k > 1 and k % (4 * run * warps_k):
         warps_k //= 2
     found = dataclasses.replace(grid, warps_n=plan.warps // warps_k, warps_k=warps_k, run=run)
-    return found if k % found.turn == 0 and found.covered[1] == n else None
+    return found if k % found.k_block == 0 and found.covered[1] == n else None
 
 
 def _decoded_run(op: ops.Dot, plan: Assignment) -> int:
@@ -100,21 +100,21 @@ def _decoded_run(op: ops.Dot, plan: Assignment) -> int:
     if not words:
         return 0
     run = repeat_of(max(words, key=distinct_bytes), 0)
-    return run if 4 <= run <= MOST_IN_A_WORD else 0
+    return run if 4 <= run <= MAX_IN_A_WORD else 0
 
 
-MOST_IN_A_WORD = 8
+MAX_IN_A_WORD = 8
 """Codes of 4 bits."""
 
 
-def share_trips(kernel: Kernel, plan: Assignment) -> None:
+def split_iterations(kernel: Kernel, plan: Assignment) -> None:
     """Share the iterations of a kernel's loop among the blocks of a cluster: of a matmul, or of one
     whose carried values can be merged. Raises NeedsOneBlock."""
-    found = shared_loop(kernel)
+    found = mergeable_loop(kernel)
     if found is None or lone_dot(found[0], plan) is not None:
         spread_dot(kernel, plan)
     else:
-        plan.merges[found[0]] = found[1]
+        plan.reduction_merges[found[0]] = found[1]
 
 
 def spread_dot(kernel: Kernel, plan: Assignment) -> None:
@@ -125,9 +125,9 @@ def spread_dot(kernel: Kernel, plan: Assignment) -> None:
     if dot is None or len(plan.dots) > 1 or plan.dots[dot].kind not in ("wgmma", "mma"):
         raise NeedsOneBlock("more than one accumulating dot")
     loop = loops[0]
-    if not trips_of(loop):
+    if not trip_count(loop):
         raise NeedsOneBlock("a loop of unknown length")
-    if trips_of(loop) < plan.cluster:
+    if trip_count(loop) < plan.cluster:
         raise NeedsOneBlock("a short loop")
     for op in loop.body.ops:
         bare = isinstance(op, ops.Dot | ops.Permute | ops.Full | ops.IndexTile | ops.Yield)
@@ -150,9 +150,9 @@ LONE, ONE_OF_SEVERAL = 16 * 64, 16 * 16
 
 
 def split_warps(grid: WarpGrid, steps: int, least: int = LONE) -> WarpGrid:
-    """Turn warps along n into warps along k where a warp's share of the tile is too thin to keep
+    """Turn warps along n into warps along k where a warp's share of the tile is too small to keep
     its tensor core busy: chains of dependent matmuls are short, operands are read less often.
-    least: elements of a share that is not too thin."""
+    least: elements of a share that is large enough."""
     while (
         grid.warps_n > 1
         and (grid.rows * grid.columns < least or grid.covered[1] > grid.n)

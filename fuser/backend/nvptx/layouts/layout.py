@@ -159,7 +159,7 @@ def blocked(
     for axis, count in (runs or {}).items():
         unit[axis] = count
 
-    held = tuple(unit)
+    extents = tuple(unit)
 
     def room(axis: int) -> int:
         return next_power(-(-shape[axis] // unit[axis]))
@@ -187,7 +187,7 @@ def blocked(
         if not rank:
             regs.append(())
             continue
-        for own in product(*(range(count) for count in held)):
+        for own in product(*(range(count) for count in extents)):
             regs.append(tuple(a + b for a, b in zip(start, own, strict=True)))
     covered = tuple(unit[d] * repeats[d] for d in range(rank))
     return Layout(covered, tuple(regs), lanes, warp_bits)
@@ -265,7 +265,8 @@ class WarpGrid:
         self, along_m: bool, along_n: bool, k_axis: int | None = None
     ) -> tuple[Coordinates, ...]:
         """Basis of the warp bits in an operand (or the result) that has the dims m, n it says;
-        k_axis: its axis of k, along which groups of warps take `turn` steps in turn."""
+        k_axis: its axis of k, along which groups of warps take `k_block` steps each, in
+        rotation."""
         steps: list[Coordinates] = []
         count = self.warps_m
         if self.wgmma:
@@ -274,12 +275,12 @@ class WarpGrid:
         steps += [((self.rows << b) * along_m, 0) for b in range(_bits(count))]
         steps += [(0, (self.columns << b) * along_n) for b in range(_bits(self.warps_n))]
         for bit in range(_bits(self.warps_k)):
-            steps.append(tuple(self.turn << bit if axis == k_axis else 0 for axis in range(2)))
+            steps.append(tuple(self.k_block << bit if axis == k_axis else 0 for axis in range(2)))
         return tuple(steps)
 
     @property
-    def turn(self) -> int:
-        """Steps of k of a group of warps before it is the next group's turn."""
+    def k_block(self) -> int:
+        """Steps of k that a group of warps has before the next group follows."""
         return 4 * self.run or self.depth
 
     @property
@@ -287,8 +288,8 @@ class WarpGrid:
         parts = self.warps_m // 4 if self.wgmma else self.warps_m
         return self.rows * parts, self.columns * self.warps_n
 
-    def group_share(self, left: bool) -> tuple[int, int]:
-        """How many shares of the left operand's rows, or the right one's columns, warp groups have,
+    def group_slices(self, left: bool) -> tuple[int, int]:
+        """How many slices of the left operand's rows, or the right one's columns, warp groups have,
         and the extent of each (wgmma)."""
         return (self.warps_m // 4, self.rows) if left else (self.warps_n, self.columns)
 
@@ -320,7 +321,7 @@ class WarpGrid:
             for half in range(halves)
             for place in range(word)
         )
-        shape = (self.covered[0] // 2 * halves, -(-k // self.turn) * self.turn)
+        shape = (self.covered[0] // 2 * halves, -(-k // self.k_block) * self.k_block)
         lanes = ((0, near), (0, 2 * near), *ROW_LANES[2:])
         return Layout(shape, regs, lanes, self._warps_of_fragment(True))
 
@@ -340,7 +341,7 @@ class WarpGrid:
             for block in range(blocks)
             for place in range(4)
         )
-        shape = (-(-k // self.turn) * self.turn, self.covered[1])
+        shape = (-(-k // self.k_block) * self.k_block, self.covered[1])
         lanes = ((self.run, 0), (2 * self.run, 0), (0, blocks), (0, 2 * blocks), (0, 4 * blocks))
         return Layout(shape, regs, lanes, self._warps_of_fragment(False))
 
@@ -348,11 +349,11 @@ class WarpGrid:
         """Where the steps of an instruction along k begin in a lane."""
         if not self.run:
             return list(range(0, k, self.depth))
-        turns = range(0, k, self.turn * self.warps_k)
-        return [turn + step for turn in turns for step in range(0, self.run, 4)]
+        blocks = range(0, k, self.k_block * self.warps_k)
+        return [k_block + step for k_block in blocks for step in range(0, self.run, 4)]
 
     def _warps_of_fragment(self, left: bool) -> tuple[Coordinates, ...]:
-        """With `run`, groups of warps have the elements of their own turns alone."""
+        """With `run`, groups of warps have the elements of their own blocks of k alone."""
         own = (1 if left else 0) if self.run else None
         return self.warp_bits(left, not left, own)
 

@@ -1,7 +1,7 @@
 """Atomics with results.
 
 They acquire and release at the scope of the GPU. What the block stored before is complete when one
-of its threads publishes it: a barrier in front, where something is pending. Threads that repeat an
+of its threads publishes it: a barrier before, where something is pending. Threads that repeat an
 element have it done by one of them, and read the result from shared memory.
 """
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from fuser.backend.module import TensorMap
 from fuser.backend.nvptx.analysis.decisions import Decisions
 from fuser.backend.nvptx.cluster.cluster import Cluster
-from fuser.backend.nvptx.cluster.multicast import Neighbours
+from fuser.backend.nvptx.cluster.multicast import MulticastCluster
 from fuser.backend.nvptx.ir.values import Operand, SharedTile, Slot, Tile
 from fuser.backend.nvptx.layouts.assignment import Assignment, DotPlan
 from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
@@ -23,11 +23,10 @@ from fuser.tilegen.ir import Block, Buffer, Kernel, Op
 from fuser.tilegen.value import Value
 
 
-class Stretches(Protocol):
-    """What blocks do of the programs, where they share some of them
-    (tile_scheduler/stream_k.py)."""
+class WorkUnits(Protocol):
+    """What stream-k (tile_scheduler/stream_k.py) gives to loops and to the tile scheduler."""
 
-    per_unit: int
+    blocks_per_sm: int
 
     def begin(self) -> None: ...
 
@@ -35,25 +34,25 @@ class Stretches(Protocol):
 
     def complete(self, finals: list[Tile]) -> list[Tile]: ...
 
-    def each_stretch(
-        self, teams: int, emit: Callable[[], None], last: Callable[[], None] | None = None
+    def each_work_unit(
+        self, consumer_groups: int, emit: Callable[[], None], last: Callable[[], None] | None = None
     ) -> None: ...
 
 
 @dataclass
-class Feeding:
-    """Of a kernel with a producer warp. streams: the loops that it feeds. resident: what it brings
-    once a program. teams: warp groups with a program each; turns: the barriers at which they
-    alternate, turn: the parity they wait for. number, visit: of the program, and the parity of what
-    is resident, in a persistent kernel."""
+class ProducerState:
+    """Of a kernel with a producer warp. streams: the loops that it feeds. resident: what it fetches
+    once a program. consumer_groups: warp groups with a program each; order_barriers: those at which
+    they alternate, order_phase: the parity that they wait for. Of a persistent kernel:
+    program_number, and resident_phase, the parity of what is resident."""
 
     streams: dict[ops.For, Stream] = field(default_factory=dict)
     resident: dict[ops.Load, Channel] = field(default_factory=dict)
-    teams: int = 1
-    turns: Slot | None = None
-    turn: str = ""
-    number: str = ""
-    visit: str = ""
+    consumer_groups: int = 1
+    order_barriers: Slot | None = None
+    order_phase: str = ""
+    program_number: str = ""
+    resident_phase: str = ""
 
 
 @dataclass
@@ -70,22 +69,22 @@ class Needs:
 class Builder(Recording):
     """A kernel that is recorded, mechanism by mechanism. frugal: with little shared memory, however
     slow (tiling/sliced_tiles.py). stages: of a ring, at most. converted: values in other layouts;
-    operands: of dots, where they are. piped: loads that a loop brings; direct: that go straight to
+    operands: of dots, where they are. piped: loads that a loop copies; direct: that go straight to
     the layout of their value. written: buffers. scratch: slots of the dot that is recorded.
     warp_buffers: of warps for themselves."""
 
     def __init__(
         self, kernel: Kernel, target: Target, assignment: Assignment, order: ProgramOrder,
-        stages: int, blocks: int, neighbours: tuple[int, int], frugal: bool,
+        stages: int, blocks: int, multicast_shape: tuple[int, int], frugal: bool,
     ) -> None:  # fmt: skip
         super().__init__(kernel, target, assignment, order)
         self.stages, self.frugal = stages, frugal
         self.cluster = Cluster(self, blocks)
-        self.neighbours = Neighbours(self, neighbours)
-        self.feeding = Feeding()
+        self.multicast = MulticastCluster(self, multicast_shape)
+        self.producer = ProducerState()
         self.needs = Needs()
         self.decisions = Decisions()
-        self.shares: Stretches | None = None
+        self.stream_k: WorkUnits | None = None
         self.converted: dict[tuple[Value, Layout], Tile] = {}
         self.operands: dict[tuple[Value, str, DotPlan], SharedTile | Tile] = {}
         self.piped: set[ops.Load] = set()
@@ -98,7 +97,7 @@ class Builder(Recording):
     @property
     def streams(self) -> dict[ops.For, Stream]:
         """The loops that a producer warp feeds."""
-        return self.feeding.streams
+        return self.producer.streams
 
     @property
     def threads(self) -> int:
@@ -133,7 +132,7 @@ class Builder(Recording):
         """Bind a result, converted to its assigned layout."""
         raise NotImplementedError
 
-    def in_parts(self, tile: Tile, shape: Coordinates, layout: Layout) -> Tile:
+    def in_slices(self, tile: Tile, shape: Coordinates, layout: Layout) -> Tile:
         """A tile under another shape and in another layout, with little shared memory."""
         raise NotImplementedError
 

@@ -71,7 +71,7 @@ def _on_tensor_cores(low: Builder, op: ops.Dot, plan: DotPlan, acc: Tile) -> Til
 
 
 def _land_group(low: Builder, op: ops.Dot, group: list[ops.Dot], result: Tile) -> bool:
-    """Note a dot of a group; behind the last, wait for all and bind the results. Whether it was the
+    """Note a dot of a group; after the last, wait for all and bind the results. Whether it was the
     last."""
     stream = next(s for s in low.streams.values() if op in s.group)
     stream.flying[op] = result
@@ -173,7 +173,7 @@ def add_partials(low: Builder, op: ops.Dot, partial: Tile, start: Tile) -> Tile:
     slot = low.shared.allocate(whole * (groups - 1) + max(whole, reach))
     low.do(gpu.WritePartials(slot=slot, x=partial, steps=steps, parts=parts))
     if plan.blocks > 1:
-        low.cluster.share()
+        low.cluster.publish()
     made = low.new(start.dtype, start.shape, start.layout, "sum")
     offsets = tuple(group * whole for group in range(groups))
     low.do(gpu.AddPartials(

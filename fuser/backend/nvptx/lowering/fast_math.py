@@ -10,7 +10,7 @@ from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layouts.assignment import feeds_rows, made_of_dot
 from fuser.backend.nvptx.layouts.layout import Layout
 from fuser.backend.nvptx.lowering.builder import Builder
-from fuser.backend.nvptx.tiling.online_reductions import find_pair
+from fuser.backend.nvptx.tiling.online_reductions import find_online_reduction
 from fuser.tilegen import ops
 from fuser.tilegen.value import Value
 
@@ -53,7 +53,7 @@ _SHORTENED = frozenset(("div", "add", "mul", "tanh", "exp", "reciprocal"))
 _JUMPS = frozenset(("floor", "ceil", "round", "mod", "fmod", "sign"))
 
 
-def short_form(low: Builder, op: ops.Map, layout: Layout) -> Tile | None:
+def fast_form(low: Builder, op: ops.Map, layout: Layout) -> Tile | None:
     """Cheaper code for x / c, exp(x - top) / sum, 1 + tanh(x), and for what is rounded to 16
     bits x (1 + erf(x)), 1 + erf(x), tanh(x) and exp(x). The plain forms that they leave without use
     are removed as dead code. Unless the kernel is fast, all but an exact reciprocal is for results
@@ -178,7 +178,11 @@ def _share(low: Builder, op: ops.Map, layout: Layout) -> Tile | None:
     if not isinstance(spread, ops.Broadcast):
         return None
     total = low.assignment.makers.get(spread.x)
-    pair = find_pair(total, low.assignment.makers) if isinstance(total, ops.Reduce) else None
+    pair = (
+        find_online_reduction(total, low.assignment.makers)
+        if isinstance(total, ops.Reduce)
+        else None
+    )
     if pair is None or pair[1]:
         return None
     sums = low.tile(op.args[1], layout)
@@ -230,7 +234,7 @@ def writes_halves(low: Builder) -> bool:
 
 def _tanh_of(low: Builder, op: ops.Map) -> gpu.ScaledFn:
     """The tanh for a result that `feeds_halves`. Scores lie between two matmuls, with a softmax
-    behind them, where absolute errors count; after bfloat16 matmuls it rounds them to 8 bits."""
+    after them, where absolute errors count; after bfloat16 matmuls it rounds them to 8 bits."""
     plan = low.assignment
     if not (made_of_dot(op.result, plan) and feeds_rows(op.result, plan)):
         return "short_tanh"
@@ -239,7 +243,7 @@ def _tanh_of(low: Builder, op: ops.Map) -> gpu.ScaledFn:
 
 
 def unscaled(low: Builder, value: Value, layout: Layout) -> tuple[Tile, float] | None:
-    """(x, c) where a value is x * c for a positive number c, also behind selects that
+    """(x, c) where a value is x * c for a positive number c, also after selects that
     put -inf elsewhere: what is monotone can be computed of x, and c applied later."""
     maker = low.assignment.makers.get(value)
     if not isinstance(maker, ops.Map) or value.dtype.name != "f32":

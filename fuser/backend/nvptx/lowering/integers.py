@@ -134,7 +134,7 @@ class Integers:
 
     # threads ------------------------------------------------------------------------------------
 
-    def thread_part(self, bases: Sequence[int]) -> Operand:
+    def thread_offset(self, bases: Sequence[int]) -> Operand:
         """sum of bases[b] over the bits b that are set in the thread number; bits from
         `block_bits` on are those of the block's number in its cluster."""
         runs: list[tuple[int, int, int]] = []  # first bit, count, basis
@@ -167,4 +167,4 @@ class Integers:
 
     def thread_coordinate(self, bits: Sequence[Coordinates], axis: int) -> Operand:
         """The part of the coordinate along an axis that the thread number gives."""
-        return self.thread_part([basis[axis] for basis in bits])
+        return self.thread_offset([basis[axis] for basis in bits])

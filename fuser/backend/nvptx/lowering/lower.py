@@ -20,12 +20,16 @@ from fuser.backend.nvptx.prefetch import launch_overlap_plan as launch
 from fuser.backend.nvptx.schedule import consumer_warps, producer_warp, warp_specialization_plan
 from fuser.backend.nvptx.tile_scheduler import persistent
 from fuser.backend.nvptx.tile_scheduler.raster import ProgramOrder, growing_axes
-from fuser.backend.nvptx.tile_scheduler.stream_k_plan import plan_shares
+from fuser.backend.nvptx.tile_scheduler.stream_k_plan import plan_stream_k
 from fuser.backend.nvptx.tiling.occupancy import resident_blocks
-from fuser.backend.nvptx.tiling.resident_rows import Held, emit_held, plan_held
-from fuser.backend.nvptx.tiling.sliced_tiles import move_in_parts
+from fuser.backend.nvptx.tiling.resident_rows import (
+    ResidentRows,
+    emit_resident_rows,
+    plan_resident_rows,
+)
+from fuser.backend.nvptx.tiling.sliced_tiles import move_in_slices
 from fuser.backend.nvptx.tiling.strip_mined_epilogue import emit_epilogue, find_epilogue
-from fuser.backend.nvptx.tiling.strip_mined_rows import find_row_tail
+from fuser.backend.nvptx.tiling.strip_mined_rows import find_strip_mined_rows
 from fuser.base.target import Target
 from fuser.errors import LoweringError
 from fuser.tilegen import ops
@@ -34,7 +38,7 @@ from fuser.tilegen.value import INDEX, Value
 
 
 class Lowering(Builder):
-    """One kernel being recorded. held: its long rows, where they stay in shared memory."""
+    """One kernel being recorded. resident_rows: its long rows, where they stay in shared memory."""
 
     def __init__(
         self,
@@ -42,42 +46,43 @@ class Lowering(Builder):
         target: Target,
         stages: int | None = None,
         blocks: int = 1,
-        neighbours: tuple[int, int] = (1, 1),
+        multicast_shape: tuple[int, int] = (1, 1),
         frugal: bool = False,
     ) -> None:
         """stages: instead of the schedule's, where those do not fit. blocks: of a cluster that
-        shares a program. neighbours: programs whose blocks are a cluster (cluster/multicast.py).
-        frugal: with little shared memory, however slow (tiling/sliced_tiles.py)."""
+        shares a program. multicast_shape: programs whose blocks are a cluster
+        (cluster/multicast.py). frugal: with little shared memory, however slow
+        (tiling/sliced_tiles.py)."""
         super().__init__(
             kernel, target, assign(kernel, target, blocks, staging=not frugal),
             ProgramOrder(
-                kernel.grid, kernel.schedule.group, growing_axes(kernel), blocks, neighbours
+                kernel.grid, kernel.schedule.group, growing_axes(kernel), blocks, multicast_shape
             ),
-            kernel.schedule.stages if stages is None else stages, blocks, neighbours, frugal,
+            kernel.schedule.stages if stages is None else stages, blocks, multicast_shape, frugal,
         )  # fmt: skip
-        self.held: Held | None = None
+        self.resident_rows: ResidentRows | None = None
         for number, value in enumerate(kernel.scalars):
             self.env[value] = self._scalar_parameter(value, number)
 
     @property
     def threads(self) -> int:
         """Threads of a block, a producer warp included."""
-        warps = self.warps * self.feeding.teams
+        warps = self.warps * self.producer.consumer_groups
         return 32 * (warps + (producer_warp.producer_warps(warps) if self.streams else 0))
 
     def run(self) -> None:
         """Record the whole kernel."""
-        self.feeding.streams = warp_specialization_plan.plan_streams(self, self.stages)
+        self.producer.streams = warp_specialization_plan.plan_streams(self, self.stages)
         if not self.streams:
-            self.neighbours.need_streams()
+            self.multicast.require_streams()
         if not self.streams and any(p.kind == "wide" for p in self.assignment.dots.values()):
-            self.assignment = assign(self.kernel, self.target, self.cluster.blocks, wide=False)
+            self.assignment = assign(self.kernel, self.target, self.cluster.blocks, tf32x3=False)
         if self.streams:
             producer_warp.split_roles(self)
         else:
-            self.shares = plan_shares(self)
+            self.stream_k = plan_stream_k(self)
             self.cluster.begin()
-            if self.shares is not None:
+            if self.stream_k is not None:
                 persistent.without_roles(self)
             else:
                 self.program()
@@ -89,10 +94,10 @@ class Lowering(Builder):
             self.kernel.name, self.target.arch, self.warps, self.threads, self.order.launch,
             list(self.kernel.buffers), self.recorder.body, self.recorder.head, self.shared.slots,
             self.order.cluster, 0, self.needs.tensor_maps, len(self.kernel.scalars),
-            self.cluster.blocks, self.shared.team, self.needs.workspace_bytes,
+            self.cluster.blocks, self.shared.group, self.needs.workspace_bytes,
         )  # fmt: skip
         program.tables, program.fast = self.needs.tables, self.kernel.fast
-        program.resident = resident_blocks(self, self.held)
+        program.resident = resident_blocks(self, self.resident_rows)
         self.decisions.add(self._overlap)
         return program
 
@@ -119,13 +124,13 @@ class Lowering(Builder):
 
     def program(self) -> None:
         """Emit one program, what follows the last loop in strips where that fits."""
-        self.held = None if self.caller else plan_held(self)
-        if self.held is not None:
-            emit_held(self, self.held)
+        self.resident_rows = None if self.caller else plan_resident_rows(self)
+        if self.resident_rows is not None:
+            emit_resident_rows(self, self.resident_rows)
             return
         tail = None
         if not (self.caller and self.hazards.any):
-            tail = find_epilogue(self) or find_row_tail(self)
+            tail = find_epilogue(self) or find_strip_mined_rows(self)
         later = {*tail.once, *tail.ops} if tail is not None else set()
         for op in self.kernel.body.ops:
             if not isinstance(op, ops.Yield) and op not in later:
@@ -173,13 +178,13 @@ class Lowering(Builder):
         raise LoweringError(f"{value!r} is not a tile in registers")
 
     def _from_shared(self, value: Value, entry: SharedTile, layout: Layout) -> Tile:
-        """A staged load in registers; what the producer brings is given back at once."""
-        brought = consumer_warps.before_read(self, value)
-        if not brought:
+        """A staged load in registers; what the producer fetches is given back at once."""
+        arrived = consumer_warps.before_read(self, value)
+        if not arrived:
             land_copies(self)
         found = read(self, entry, layout)
-        if brought:
-            consumer_warps.after_read(self, *brought)
+        if arrived:
+            consumer_warps.after_read(self, *arrived)
         return found
 
     def masked(self, mask: Value, layout: Layout) -> Tile:
@@ -192,9 +197,9 @@ class Lowering(Builder):
             return remake(self, mask, layout, {})
         return self.tile(mask, layout)
 
-    def in_parts(self, tile: Tile, shape: Coordinates, layout: Layout) -> Tile:
+    def in_slices(self, tile: Tile, shape: Coordinates, layout: Layout) -> Tile:
         """A tile under another shape and in another layout, with little shared memory."""
-        return move_in_parts(self, tile, shape, layout)
+        return move_in_slices(self, tile, shape, layout)
 
     def set(self, value: Value, tile: Tile) -> None:
         """Bind a result, converted to its assigned layout."""

@@ -20,12 +20,16 @@ from fuser.backend.nvptx.lowering import dot as dots
 from fuser.backend.nvptx.lowering import scan
 from fuser.backend.nvptx.lowering.atomics import lower_atomic, shown_to_all
 from fuser.backend.nvptx.lowering.builder import Builder
-from fuser.backend.nvptx.lowering.fast_math import fused_exponential, multiply, short_form, unscaled
+from fuser.backend.nvptx.lowering.fast_math import fast_form, fused_exponential, multiply, unscaled
 from fuser.backend.nvptx.lowering.gather import lower_gather
 from fuser.backend.nvptx.lowering.masks import cast, mapped, spread
 from fuser.backend.nvptx.lowering.reduce import reduce_tile
 from fuser.backend.nvptx.memory.operand_staging import stage_once
-from fuser.backend.nvptx.memory.warp_transpose import load_strips, store_strips, strips_of
+from fuser.backend.nvptx.memory.warp_transpose import (
+    load_transposed,
+    store_transposed,
+    warp_transpose_of,
+)
 from fuser.backend.nvptx.schedule import consumer_warps, loops
 from fuser.backend.nvptx.schedule.while_loops import lower_while
 from fuser.backend.nvptx.tiling.sliced_tiles import rows_in_warps
@@ -52,17 +56,17 @@ def _full(low: Builder, op: ops.Full) -> None:
 
 def _load(low: Builder, op: ops.Load) -> None:
     access = low.assignment.accesses[op]
-    if op in low.feeding.resident:
-        low.env[op.result] = consumer_warps.receive(low, low.feeding.resident[op])
+    if op in low.producer.resident:
+        low.env[op.result] = consumer_warps.receive(low, low.producer.resident[op])
         return
     if op in low.assignment.staged:
         if op not in low.piped:
             stage_once(low, op)
         return
     layout = low.layout(op.result)
-    strips = None if op in low.direct else strips_of(low, access, layout)
-    if strips is not None:
-        low.env[op.result] = load_strips(low, access, layout, op.pad, strips)
+    transpose = None if op in low.direct else warp_transpose_of(low, access, layout)
+    if transpose is not None:
+        low.env[op.result] = load_transposed(low, access, layout, op.pad, transpose)
         return
     moved = layout if op in low.direct else moved_in(low, access, layout)
     low.set(op.result, load_tile(low, op, moved))
@@ -90,9 +94,9 @@ def _store(low: Builder, op: ops.Store) -> None:
     access = low.assignment.accesses[op]
     layout = low.assignment.layouts.get(op.value) or low.plain_layout(access.shape, [access])
     tile = low.tile(op.value, layout)
-    strips = strips_of(low, access, layout)
-    if strips is not None:
-        store_strips(low, access, tile, strips)
+    transpose = warp_transpose_of(low, access, layout)
+    if transpose is not None:
+        store_transposed(low, access, tile, transpose)
         return
     moved = low.tile(op.value, moved_in(low, access, tile.layout))
     at = low.place(access, moved.layout)
@@ -118,7 +122,7 @@ def _atomic_add(low: Builder, op: ops.AtomicAdd) -> None:
 def _map(low: Builder, op: ops.Map) -> None:
     layout = low.layout(op.result)
     tiles = [low.tile(arg, layout) for arg in op.args]
-    short = fused_exponential(low, op, layout) or short_form(low, op, layout)
+    short = fused_exponential(low, op, layout) or fast_form(low, op, layout)
     low.set(op.result, short if short is not None else mapped(low, op, tiles, layout))
 
 

@@ -77,7 +77,7 @@ class Scalars(Integers):
 
 class Region:
     """An op with blocks that is being recorded: `following` goes on to its next block that is not
-    there already, or behind it."""
+    there already, or after it."""
 
     def __init__(self, recorder: Recorder, op: Op) -> None:
         self.recorder, self.op = recorder, op

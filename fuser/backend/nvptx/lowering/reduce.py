@@ -14,7 +14,7 @@ from fuser.backend.nvptx.layouts.layout import Layout
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.dtypes import DType
 
-Parts = list[list[Tile]]
+Partials = list[list[Tile]]
 """For each part its tiles."""
 
 
@@ -62,30 +62,30 @@ def fold_registers(
     return Partial(fn, axis, tile.layout, made)
 
 
-def fold_threads(low: Builder, part: Partial) -> Tile:
+def fold_threads(low: Builder, partial: Partial) -> Tile:
     """Fold what the threads have: lanes, warps, the blocks of a cluster."""
-    folded = part.tile
-    steps = tuple(1 << bit for bit, basis in enumerate(part.of.lanes) if basis[part.axis])
+    folded = partial.tile
+    steps = tuple(1 << bit for bit, basis in enumerate(partial.of.lanes) if basis[partial.axis])
     if steps:
         made = low.new(folded.dtype, folded.shape, folded.layout, "fold")
-        folded = low.add(gpu.FoldLanes(fn=part.fn, x=folded, steps=steps, results=(made,)))
-    bits = [bit for bit, basis in enumerate(part.of.warps) if basis[part.axis]]
+        folded = low.add(gpu.FoldLanes(fn=partial.fn, x=folded, steps=steps, results=(made,)))
+    bits = [bit for bit, basis in enumerate(partial.of.warps) if basis[partial.axis]]
     inside, blocks = low.cluster.split(bits)
-    for gather, which in ((parts_of_warps, inside), (parts_of_blocks, blocks)):
+    for gather, which in ((partials_of_warps, inside), (partials_of_blocks, blocks)):
         if which:
-            parts = gather(low, [folded], which)
-            folded = fold_parts(low, part.fn, [p[0] for p in parts])
+            partials = gather(low, [folded], which)
+            folded = fold_partials(low, partial.fn, [p[0] for p in partials])
     return folded
 
 
-def fold_parts(low: Builder, fn: str, parts: list[Tile]) -> Tile:
+def fold_partials(low: Builder, fn: str, partials: list[Tile]) -> Tile:
     """Tiles of one layout folded in a fixed order."""
-    like = parts[0]
+    like = partials[0]
     made = low.new(like.dtype, like.shape, like.layout, "fold")
-    return low.add(gpu.FoldParts(fn=fn, parts=tuple(parts), results=(made,)))
+    return low.add(gpu.FoldParts(fn=fn, parts=tuple(partials), results=(made,)))
 
 
-def parts_of_warps(low: Builder, values: list[Tile], bits: list[int]) -> Parts:
+def partials_of_warps(low: Builder, values: list[Tile], bits: list[int]) -> Partials:
     """What the warps that differ in `bits` of the warp number have of some tiles of one layout."""
     like = values[0]
     size, _ = row_major(like.layout.shape, like.dtype.bytes * len(values))
@@ -99,13 +99,13 @@ def parts_of_warps(low: Builder, values: list[Tile], bits: list[int]) -> Parts:
     found = [[low.new(v.dtype, v.shape, v.layout, "part") for v in values] for _ in numbers]
     low.do(gpu.ReadParts(
         slot=slot, parts=tuple(numbers), count=len(values),
-        results=tuple(tile for part in found for tile in part),
+        results=tuple(tile for partial in found for tile in partial),
     ))  # fmt: skip
     low.shared.free(slot)
     return found
 
 
-def parts_of_blocks(low: Builder, values: list[Tile], bits: list[int]) -> Parts:
+def partials_of_blocks(low: Builder, values: list[Tile], bits: list[int]) -> Partials:
     """What the blocks that differ in `bits` of their number have of some tiles of one layout."""
     if len(bits) < low.cluster.bits:
         raise NeedsOneBlock("a reduction over some of the blocks")

@@ -14,7 +14,7 @@ from fuser.backend.nvptx.layouts.convert import convert
 from fuser.backend.nvptx.layouts.layout import Coordinates, Layout, blocked, next_power
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.lowering.masks import spread
-from fuser.backend.nvptx.lowering.reduce import fold_parts
+from fuser.backend.nvptx.lowering.reduce import fold_partials
 from fuser.tilegen import ops
 
 
@@ -54,11 +54,11 @@ def scan_tile(low: Builder, op: ops.Scan, tile: Tile) -> Tile:
             slot=slot, fn=fn, bits=bits, reverse=reverse, results=(short("before"),)
         ))  # fmt: skip
         low.shared.free(slot)
-        before = earlier if before is None else fold_parts(low, fn, [earlier, before])
+        before = earlier if before is None else fold_partials(low, fn, [earlier, before])
     if before is None:
         return running
     axes = tuple(a for a in range(layout.rank) if a != axis)
-    return fold_parts(low, fn, [spread(low, before, axes, tile.shape, layout), running])
+    return fold_partials(low, fn, [spread(low, before, axes, tile.shape, layout), running])
 
 
 def _last_of(low: Builder, lanes: tuple[int, ...], reverse: bool) -> Operand:

@@ -21,8 +21,8 @@ def swizzled(tile: SharedTile, rows: Any, columns: Any) -> Any:
     line, along = (rows, columns) if tile.inner == 1 else (columns, rows)
     along = along * tile.dtype.bytes
     block, inside = along // tile.span, along % tile.span
-    turn = {128: line & 7, 64: line >> 1 & 3, 32: line >> 2 & 1}[tile.span]
-    chunk = (inside // 16) ^ turn
+    swizzle_row = {128: line & 7, 64: line >> 1 & 3, 32: line >> 2 & 1}[tile.span]
+    chunk = (inside // 16) ^ swizzle_row
     return block * tile.block_bytes + line * tile.span + chunk * 16 + inside % 16
 
 

@@ -2,7 +2,7 @@
 (membar analysis): nothing else decides about it.
 
 Pending are the reads and writes of slots and of global memory since the last barrier. A barrier is
-due in front of what meets one of them: a read of what was written, or a write of what was read or
+due before what meets one of them: a read of what was written, or a write of what was read or
 written, in the same slot or in another one at the same place. What is under way counts from the
 wait on that completes it. Pending from before, and from the iteration before, are both taken to be
 at the head of a loop; two stages of a ring are told apart within an iteration (stage_offsets.py).
@@ -19,8 +19,8 @@ No barrier is due where a thread, or a warp, meets its own elements only (memory
                                                 barrier
                                                 %c, %d = read_parts @1
 
-Integers in front of an op, and the fence of a matmul, stay with it. Where not all threads come, in
-a `where` or a branch that a warp takes for itself, the barrier is in front of that; it is in front
+Integers before an op, and the fence of a matmul, stay with it. Where not all threads come, in
+a `where` or a branch that a warp takes for itself, the barrier is before that; it is before
 of a loop where that saves one in each iteration. Recorded barriers stay and count: those of
 mechanisms whose other steps rest on them, as when one thread makes the barriers of stages
 (cluster/multicast.py), or gives a stage back for all (schedule/tf32x3.py). What barriers with
@@ -43,7 +43,7 @@ from fuser.errors import LoweringError
 
 Item = Effect | Access
 _BELONGING = (Integer, ops.WgmmaFence)
-"""What stays with the op behind it."""
+"""What stays with the op after it."""
 
 
 def insert_barriers(program: Program) -> None:
@@ -93,7 +93,7 @@ class _Pending:
 
 
 class _Barriers:
-    """threads, team: of the barriers that are due. inserting: whether they are inserted, or only
+    """threads, group: of the barriers that are due. inserting: whether they are inserted, or only
     what is then pending is asked for. divided: in ops that not all threads do. count: barriers that
     were due. heads: what was found of loops."""
 
@@ -113,7 +113,7 @@ class _Barriers:
             if (access := self.memory.access(op)) is not None:
                 self.accesses[op] = access
         self.threads = 0
-        self.team: Operand = 0
+        self.group: Operand = 0
         self.inserting = True
         self.divided = False
         self.count = 0
@@ -124,22 +124,22 @@ class _Barriers:
             self.block(self.program.body, _Pending())
 
     def block(self, block: Block, pending: _Pending) -> _Pending:
-        """Walk the ops of a block in order; what is pending behind them."""
+        """Walk the ops of a block in order; what is pending after them."""
         made: list[Op] = []
         for op in block.ops:
             if self.is_due(op, pending):
                 if self.divided:
                     raise LoweringError(
-                        f"a barrier is due in front of {op.opcode}, where not all threads come"
+                        f"a barrier is due before {op.opcode}, where not all threads come"
                     )
                 at = len(made)
                 while at and isinstance(made[at - 1], _BELONGING):
                     at -= 1
-                barrier = ops.Barrier(threads=self.threads, team=self.team, origin=op.origin)
+                barrier = ops.Barrier(threads=self.threads, team=self.group, origin=op.origin)
                 made.insert(at, barrier)
                 pending.clear()
                 self.count += 1
-            pending = self.behind(op, pending)
+            pending = self.after(op, pending)
             made.append(op)
         if self.inserting and len(made) > len(block.ops):
             block.ops[:] = made
@@ -148,7 +148,7 @@ class _Barriers:
     # what is due --------------------------------------------------------------------------------
 
     def is_due(self, op: Op, pending: _Pending) -> bool:
-        """Whether a barrier is due in front of an op."""
+        """Whether a barrier is due before an op."""
         if self.is_divided(op):
             every = (inner for block in op.blocks() for inner in block.walk())
             return any(self.is_due(inner, pending) for inner in every)
@@ -168,7 +168,7 @@ class _Barriers:
         return any(self.memory.meet(before, access) for before in others)
 
     def is_due_before(self, op: ops.For | ops.While, pending: _Pending) -> bool:
-        """Whether a barrier in front of a loop saves one in each of its iterations."""
+        """Whether a barrier before a loop saves one in each of its iterations."""
         if self.divided or not (pending.done or pending.acquired):
             return False
         inside = self.head(op, pending)[1]
@@ -197,8 +197,8 @@ class _Barriers:
 
     # what is pending ----------------------------------------------------------------------------
 
-    def behind(self, op: Op, pending: _Pending) -> _Pending:
-        """What is pending behind an op."""
+    def after(self, op: Op, pending: _Pending) -> _Pending:
+        """What is pending after an op."""
         match op:
             case ops.For() | ops.While():
                 return self.loop(op, pending)
@@ -249,10 +249,10 @@ class _Barriers:
         return ends[0]
 
     def roles(self, op: ops.WarpRoles, pending: _Pending) -> _Pending:
-        """The consumers meet without the producer, those of a team without the others."""
-        self.threads, self.team = 32 * self.program.warps, self.program.team
+        """The consumers meet without the producer, those of a consumer group without the others."""
+        self.threads, self.group = 32 * self.program.warps, self.program.group
         pending = self.block(op.consumer, pending)
-        self.threads, self.team = 0, 0
+        self.threads, self.group = 0, 0
         return pending
 
     def loop(self, op: ops.For | ops.While, pending: _Pending) -> _Pending:
@@ -290,7 +290,7 @@ class _Barriers:
         return head, found
 
     def iteration(self, op: ops.For | ops.While, pending: _Pending) -> tuple[_Pending, _Pending]:
-        """(what is pending behind the head of a loop, behind its body)."""
+        """(what is pending after the head of a loop, after its body)."""
         if isinstance(op, ops.While):
             pending = self.block(op.head, pending)
         return pending.copy(), self.block(op.body, pending)

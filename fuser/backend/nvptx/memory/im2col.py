@@ -44,8 +44,8 @@ class Digit:
 
 
 @dataclass(frozen=True)
-class Part:
-    """A dim of a view, or of what one is cut into: index = step * digit + columns + rest. digit is
+class ViewDim:
+    """A dim of a view, or what one is cut into: index = step * digit + columns + rest. digit is
     None where rows do not matter; columns: whether the tile's columns run along it."""
 
     extent: int
@@ -57,7 +57,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Dim:
+class WalkDim:
     """A dim of the tensor map but the columns'. Positions are step * digit + lower, from lower to
     extent - 1 + upper, and elements at positions + offset."""
 
@@ -75,29 +75,29 @@ class Dim:
 
 
 @dataclass(frozen=True)
-class Windows:
+class Im2colWalk:
     """columns: (extent, where they begin). dims: the innermost first; the last one has no bounding
     box."""
 
     columns: tuple[int, Index]
-    dims: tuple[Dim, ...]
+    dims: tuple[WalkDim, ...]
 
 
-def windows_of(op: ops.Load, access: Access, bytes_: int = 2) -> Windows | None:
+def im2col_walk_of(op: ops.Load, access: Access, bytes_: int = 2) -> Im2colWalk | None:
     """The windows that a two-dimensional load of elements of so many bytes reads, or None where
     the copy engine cannot walk like that."""
     view, size, inner = op.view, op.view.dtype.bytes, access.axis
     if len(op.shape) != 2 or size != bytes_ or op.shape[1 - inner] > MAX_ROWS:
         return None
-    parts: list[Part] = []
+    view_dims: list[ViewDim] = []
     for at, extent, stride in zip(op.indices, view.shape, view.strides, strict=True):
         found = _cut(at, extent, stride, op.shape, inner)
         if found is None:
             return None
-        parts += found
-    parts = [part for part in parts if not _is_nothing(part)]
-    along = [part for part in parts if part.columns]
-    others = [part for part in parts if not part.columns]
+        view_dims += found
+    view_dims = [dim for dim in view_dims if not _is_nothing(dim)]
+    along = [dim for dim in view_dims if dim.columns]
+    others = [dim for dim in view_dims if not dim.columns]
     if len(along) != 1 or along[0].digit or not same(along[0].stride, 1):
         return None
     if not divides(16, view.offset * size):
@@ -105,16 +105,16 @@ def windows_of(op: ops.Load, access: Access, bytes_: int = 2) -> Windows | None:
     numbers = [n for p in others for n in (p.stride, p.step, *p.rest.range, p.rest.constant)]
     if is_symbolic(along[0].extent, *numbers):
         return None
-    if not all(part.stride > 0 and part.stride * size % 16 == 0 for part in others):
+    if not all(dim.stride > 0 and dim.stride * size % 16 == 0 for dim in others):
         return None
     dims = _walk(others, op.shape[1 - inner])
-    return Windows((along[0].extent, along[0].rest), dims) if dims else None
+    return Im2colWalk((along[0].extent, along[0].rest), dims) if dims else None
 
 
-def _is_nothing(part: Part) -> bool:
+def _is_nothing(dim: ViewDim) -> bool:
     """A dim of 1 that every element is at the start of."""
-    still = part.digit is None and not part.columns and part.rest == Index(0)
-    return still and same(part.extent, 1)
+    still = dim.digit is None and not dim.columns and dim.rest == Index(0)
+    return still and same(dim.extent, 1)
 
 
 # digits of the row -------------------------------------------------------------------------------
@@ -141,12 +141,12 @@ def _digit(atom: Atom, rows: int) -> Digit | None:
 
 def _cut(
     at: Index, extent: int, stride: int, shape: tuple[int, ...], inner: int
-) -> list[Part] | None:
+) -> list[ViewDim] | None:
     """A view's dim cut so that no part has two terms of the tile's coordinates, the outermost part
     first: where an index of lines of W * C elements is digit * C + column, lines of W and C."""
     rows = 1 - inner
     line = Axis(inner, shape[inner])
-    parts: list[Part] = []
+    view_dims: list[ViewDim] = []
     while True:
         moving, rest = at.split((0, 1))
         digits: list[tuple[int, Digit, Index]] = []
@@ -161,7 +161,7 @@ def _cut(
             digits.append((factor, digit, Index(0, ((atom, factor),))))
         if len(digits) + columns <= 1:
             step, digit = (digits[0][0], digits[0][1]) if digits else (1, None)
-            return [*parts, Part(extent, stride, digit, step, columns, rest)]
+            return [*view_dims, ViewDim(extent, stride, digit, step, columns, rest)]
         factor, digit, term = max(digits, key=lambda item: item[0])
         pitch = factor if is_symbolic(extent) else math.gcd(factor, extent)
         if not divides(pitch, extent):
@@ -170,28 +170,32 @@ def _cut(
         if not in_range(inside, pitch):
             return None
         outside = floordiv(rest, pitch)
-        parts.append(Part(extent // pitch, stride * pitch, digit, factor // pitch, False, outside))
+        view_dims.append(
+            ViewDim(extent // pitch, stride * pitch, digit, factor // pitch, False, outside)
+        )
         at, extent = inside, pitch
 
 
 # the walk ----------------------------------------------------------------------------------------
 
 
-def _walk(parts: list[Part], rows: int) -> tuple[Dim, ...] | None:
+def _walk(view_dims: list[ViewDim], rows: int) -> tuple[WalkDim, ...] | None:
     """The dims of the tensor map in the order in which the engine counts."""
-    moving = sorted((p for p in parts if p.digit), key=lambda p: p.digit.period if p.digit else 0)
-    still = sorted((p for p in parts if p.digit is None), key=lambda p: _reach(p.rest))
-    if not moving or not _counts(tuple(part.digit for part in moving if part.digit)):
+    moving = sorted(
+        (p for p in view_dims if p.digit), key=lambda p: p.digit.period if p.digit else 0
+    )
+    still = sorted((p for p in view_dims if p.digit is None), key=lambda p: _reach(p.rest))
+    if not moving or not _counts(tuple(dim.digit for dim in moving if dim.digit)):
         return None
     order = [*moving, *still]
     end = _unbounded(order[-1])
     if end is None:
-        end = Dim(1, order[-1].stride * order[-1].extent, Digit(1, Index(0)))
+        end = WalkDim(1, order[-1].stride * order[-1].extent, Digit(1, Index(0)))
     else:
         order.pop()
     if len(order) not in CORNERS:
         return None
-    bounded = [_bounded(part, CORNERS[len(order)], rows) for part in order]
+    bounded = [_bounded(dim, CORNERS[len(order)], rows) for dim in order]
     if is_symbolic(end.stride) or not all(bounded):
         return None
     return (*(dim for dim in bounded if dim), end)
@@ -214,58 +218,58 @@ def _reach(at: Index) -> int:
     return high - low
 
 
-def _unbounded(part: Part) -> Dim | None:
-    """A part as the dim that is counted last: without a step."""
-    if part.digit is None:
-        return Dim(part.extent, part.stride, Digit(1, part.rest))
-    step, digit = part.step, part.digit
-    if part.rest.multiple % step:
+def _unbounded(dim: ViewDim) -> WalkDim | None:
+    """A dim of a view as the dim that is counted last: without a step."""
+    if dim.digit is None:
+        return WalkDim(dim.extent, dim.stride, Digit(1, dim.rest))
+    step, digit = dim.step, dim.digit
+    if dim.rest.multiple % step:
         return None
-    shift = digit.shift + floordiv(part.rest, step) * digit.period
-    return Dim(-(-part.extent // step), part.stride * step, Digit(digit.period, shift))
+    shift = digit.shift + floordiv(dim.rest, step) * digit.period
+    return WalkDim(-(-dim.extent // step), dim.stride * step, Digit(digit.period, shift))
 
 
-def _bounded(part: Part, most: int, rows: int) -> Dim | None:
+def _bounded(dim: ViewDim, most: int, rows: int) -> WalkDim | None:
     """A part with a box around its positions, which ends where the digit wraps; with corners below
     `most`. rows: of the tile."""
-    if is_symbolic(part.extent):
+    if is_symbolic(dim.extent):
         return None
-    low, high = part.rest.range
-    step, digit, offset = part.step, part.digit, part.rest - low
+    low, high = dim.rest.range
+    step, digit, offset = dim.step, dim.digit, dim.rest - low
     if digit is None:
-        count, digit, offset = high - low + 1, Digit(1, part.rest - low), Index(0)
+        count, digit, offset = high - low + 1, Digit(1, dim.rest - low), Index(0)
     elif high - low >= 2 * most or digit.shift.range[0] < 0:
         return None
     else:
         count = digit.count or (digit.shift.range[1] + rows - 1) // digit.period + 1
-    upper = (count - 1) * step + low - (part.extent - 1)
+    upper = (count - 1) * step + low - (dim.extent - 1)
     if not (-most <= low < most and -most <= upper < most and 1 <= step <= MAX_STEP):
         return None
-    return Dim(part.extent, part.stride, digit, step, low, upper, offset)
+    return WalkDim(dim.extent, dim.stride, digit, step, low, upper, offset)
 
 
 # code --------------------------------------------------------------------------------------------
 
 
 def start_of(
-    low: Recording, windows: Windows, part: Operand, parts: int, rows: int
+    low: Recording, walk: Im2colWalk, number: Operand, slices: int, rows: int
 ) -> list[Operand]:
-    """The coordinates, but the columns', where a walk begins: at part number `part` of so many
-    parts of the tile, of `rows` rows each."""
+    """The coordinates, but the columns', where a walk begins: at slice number `number` of so many
+    slices of the tile, of `rows` rows each."""
     e = low.scalars
     found: list[Operand] = []
-    for dim in windows.dims:
-        if isinstance(part, int):
-            found.append(low.evaluate(dim.position(part * rows)))
+    for dim in walk.dims:
+        if isinstance(number, int):
+            found.append(low.evaluate(dim.position(number * rows)))
             continue
         place = low.evaluate(dim.position(0))
-        for number in range(1, parts):
-            chosen = e.value(f"icmp eq i32 {part}, {number}")
-            place = e.pick(chosen, low.evaluate(dim.position(number * rows)), place)
+        for other in range(1, slices):
+            chosen = e.value(f"icmp eq i32 {number}, {other}")
+            place = e.pick(chosen, low.evaluate(dim.position(other * rows)), place)
         found.append(place)
     return found
 
 
-def offsets_of(low: Recording, windows: Windows) -> list[Operand]:
+def offsets_of(low: Recording, windows: Im2colWalk) -> list[Operand]:
     """What is added to the positions of the dims with a bounding box."""
     return [low.evaluate(dim.offset) for dim in windows.dims[:-1]]

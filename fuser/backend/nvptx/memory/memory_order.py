@@ -91,7 +91,7 @@ class MemoryOrder:
         return replace(item, owner=None, loop=known)
 
     def left(self, item: Access, loop: Op) -> Access:
-        """The same access, seen from behind a loop."""
+        """The same access, seen after a loop."""
         return replace(item, owner=None, loop=None) if item.loop is loop else item
 
     def _inside(self, loop: Op) -> set[str]:

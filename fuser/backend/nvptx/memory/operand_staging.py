@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fuser.backend.nvptx.analysis.access import Access
-from fuser.backend.nvptx.analysis.dont_care_rows import may_be_anything
+from fuser.backend.nvptx.analysis.dont_care_rows import has_dont_care_rows
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import SharedTile, Tile, tile_bytes
 from fuser.backend.nvptx.layouts.layout import Layout, blocked
@@ -50,11 +50,11 @@ def copy_async(low: Builder, op: ops.Load, tile: SharedTile) -> None:
 def _leaves_rows(low: Builder, op: ops.Load) -> bool:
     """Whether a copy may leave out rows that are out of bounds: of few rows by what is decoded,
     where each block copies most of a tile for nothing."""
-    dots = list(dots_behind(low, op))
+    dots = list(dots_fed_by(low, op))
     plans = [low.assignment.dots[dot] for dot, _, _ in dots]
     few = bool(dots) and all(plan.grid is not None and plan.grid.run for plan in plans)
     left = all(role == "a" and not turned for _, role, turned in dots)
-    return few and left and may_be_anything(op, [dot for dot, _, _ in dots], low.assignment)
+    return few and left and has_dont_care_rows(op, [dot for dot, _, _ in dots], low.assignment)
 
 
 def _settled(low: Builder, op: ops.Load) -> str | None:
@@ -95,13 +95,13 @@ def _cover(low: Builder, op: ops.Load) -> tuple[int, ...]:
     if len(op.shape) == 1:
         return op.shape
     rows, columns = op.shape
-    for dot, role, turned in dots_behind(low, op):
+    for dot, role, turned in dots_fed_by(low, op):
         need = operand_cover(low, dot, role)[:: -1 if turned else 1]
         rows, columns = max(rows, need[0]), max(columns, need[1])
     return rows, columns
 
 
-def dots_behind(low: Builder, op: ops.Load) -> Iterator[tuple[ops.Dot, str, bool]]:
+def dots_fed_by(low: Builder, op: ops.Load) -> Iterator[tuple[ops.Dot, str, bool]]:
     """The dots that read a load of two axes, as which operand ("a" or "b"), and whether turned."""
     todo = [(op.result, False)]
     while todo:
@@ -119,7 +119,7 @@ def operand_cover(low: Builder, op: ops.Dot, role: str) -> tuple[int, int]:
     """The shape of the operand that the dot's instructions read."""
     plan = low.assignment.dots[op]
     assert plan.grid is not None
-    step = 8 if plan.kind in ("tf32", "wide") else plan.grid.turn
+    step = 8 if plan.kind in ("tf32", "wide") else plan.grid.k_block
     k = -(-op.a.shape[1] // step) * step
     m, n = plan.grid.covered
     if plan.grid.lower_half:

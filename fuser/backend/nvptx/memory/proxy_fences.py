@@ -1,6 +1,6 @@
 """Show what threads wrote to shared memory to matrix units and the copy engine.
 
-These see the writes of threads and their copies behind a fence only (another proxy, in PTX's
+These see the writes of threads and their copies after a fence only (another proxy, in PTX's
 words), which each thread makes for its own writes, before the barrier that is due anyway. One is
 enough for writes to one slot that follow each other.
 

@@ -5,8 +5,8 @@ slot @1: 256 bytes                              slot @1: 256 bytes at 0
 alloc @0  ...  free @0                          alloc @0  ...  free @0
 alloc @1  ...  free @1                          alloc @1  ...  free @1
 
-A loop that frees what was allocated in front of it has it again in its next iteration: the operands
-that a producer brings for the next program of a block. Then it is not free.
+A loop that frees what was allocated before it has it again in its next iteration: the operands
+that a producer fetches for the next program of a block. Then it is not free.
 
 alloc @0                                        alloc @0
 while ... body {                                while ... body {

@@ -11,21 +11,21 @@ from fuser.backend.nvptx.ir.values import Operand, Slot
 
 
 class SharedMemory:
-    """The slots of one kernel. teams: warp groups that have a program each, team: the number of
-    the own one."""
+    """The slots of one kernel. consumer_groups: those that have a program each; group: the
+    number of the own one."""
 
     def __init__(self, do: Callable[[Op], None]) -> None:
         """do: records an op."""
         self._do = do
         self.slots: list[Slot] = []
         self.live: set[Slot] = set()
-        self.teams = 1
-        self.team: Operand = 0
+        self.consumer_groups = 1
+        self.group: Operand = 0
 
     # slots --------------------------------------------------------------------------------------
 
     def allocate(self, size: int, align: int = 16) -> Slot:
-        slot = Slot(len(self.slots), size, align, copies=self.teams)
+        slot = Slot(len(self.slots), size, align, copies=self.consumer_groups)
         self.slots.append(slot)
         self.live.add(slot)
         self._do(ops.Alloc(slot=slot))

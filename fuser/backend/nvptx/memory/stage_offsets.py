@@ -13,7 +13,7 @@ from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.uses import NAME
 from fuser.backend.nvptx.ir.values import Operand
 
-MOST_STAGES = 64
+MAX_STAGES = 64
 _BINARY = re.compile(r"(add|sub|mul|xor|and) i32 ([^,]+), (\S+)")
 _SHIFT = re.compile(r"shl i32 ([^,]+), (\d+)")
 _COMPARE = re.compile(r"icmp (eq|ne|uge|ugt|ule|ult) i32 ([^,]+), (\S+)")
@@ -92,7 +92,7 @@ class StageOffsets:
             raise ValueError(name)
         value = first
         while value not in found:
-            if len(found) == MOST_STAGES:
+            if len(found) == MAX_STAGES:
                 raise ValueError(name)
             found.append(value)
             value = self._value(after, {name: value})

@@ -6,16 +6,16 @@ from fuser.backend.module import TensorMap
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand, SharedTile
 from fuser.backend.nvptx.lowering.builder import Builder
-from fuser.backend.nvptx.memory.im2col import Windows, offsets_of, start_of
-from fuser.backend.nvptx.memory.operand_staging import dots_behind
-from fuser.backend.nvptx.memory.tma_boxes import MAX_BOX, Box, Share, Source
+from fuser.backend.nvptx.memory.im2col import Im2colWalk, offsets_of, start_of
+from fuser.backend.nvptx.memory.operand_staging import dots_fed_by
+from fuser.backend.nvptx.memory.tma_boxes import MAX_BOX, Box, MulticastSlice, Source
 from fuser.graph.sizes import divides, is_symbolic, same
 from fuser.tilegen import ops
 
 
 def are_summed(low: Builder, op: ops.Load, axis: int) -> bool:
     """Whether dots sum over an axis of a load: what lies there beyond the bounds must be zeros."""
-    return any(axis ^ turned == (role == "a") for _, role, turned in dots_behind(low, op))
+    return any(axis ^ turned == (role == "a") for _, role, turned in dots_fed_by(low, op))
 
 
 def filled_rows(source: Box, tile: SharedTile) -> int:
@@ -47,9 +47,9 @@ def add_map(
     """Describe the source to the launcher; the name of the kernel parameter. edge: the box of the
     last tile."""
     columns = tile.span // tile.dtype.bytes
-    share = low.neighbours.share(op, tile)
-    rows = tile.rows // share.down if share else tile.rows
-    if isinstance(source, Windows):
+    piece = low.multicast.slice_of(op, tile)
+    rows = tile.rows // piece.down if piece else tile.rows
+    if isinstance(source, Im2colWalk):
         dims, boxed = source.dims, source.dims[:-1]
         record = TensorMap(
             argument=low.kernel.buffers.index(op.view.buffer),
@@ -89,12 +89,12 @@ def fetch(
     tile: SharedTile,
     name: str,
     barrier: str,
-    share: Share | None = None,
+    piece: MulticastSlice | None = None,
     edge: str = "",
     beyond: Operand = 0,
 ) -> None:
     """Issue the copies of a source into a shared tile, for one thread; they complete on `barrier`.
-    share: the block's part of it, which goes to several blocks, at the same place in each. edge:
+    piece: the block's slice of it, which goes to several blocks, at the same place in each. edge:
     the map of the last tile, where `beyond` holds."""
     e = low.scalars
     columns = tile.span // tile.dtype.bytes
@@ -102,17 +102,17 @@ def fetch(
     across: Operand = 0
     down: Operand = 0
     to: Operand | None = None
-    if share:
-        blocks, rows = blocks // share.across, rows // share.down
-        across = e.times(e.bitwise("and", share.part, share.across - 1), blocks)
-        down = e.shift("lshr", share.part, share.across.bit_length() - 1)
+    if piece:
+        blocks, rows = blocks // piece.across, rows // piece.down
+        across = e.times(e.bitwise("and", piece.number, piece.across - 1), blocks)
+        down = e.shift("lshr", piece.number, piece.across.bit_length() - 1)
         stage = e.plus(stage, e.times(across, tile.block_bytes))
         stage = e.plus(stage, e.times(e.times(down, rows), tile.span))
-        to = share.mask
+        to = piece.mask
     offsets: list[Operand] = []
-    if isinstance(source, Windows):
+    if isinstance(source, Im2colWalk):
         first = low.evaluate(source.columns[1])
-        starts = start_of(low, source, down, share.down if share else 1, rows)
+        starts = start_of(low, source, down, piece.down if piece else 1, rows)
         offsets = offsets_of(low, source)
         step = rows
     else:
@@ -124,5 +124,5 @@ def fetch(
     low.do(gpu.Fetch(
         map=name, into=tile.at_stage(stage), barrier=barrier, start=(first, *starts),
         across=blocks, rows=rows, step=step, offsets=tuple(offsets),
-        im2col=isinstance(source, Windows), to=to, edge=edge, beyond=beyond,
+        im2col=isinstance(source, Im2colWalk), to=to, edge=edge, beyond=beyond,
     ))  # fmt: skip

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fuser.backend.nvptx.analysis.access import Access
 from fuser.backend.nvptx.ir.values import Operand
-from fuser.backend.nvptx.memory.im2col import Windows, windows_of
+from fuser.backend.nvptx.memory.im2col import Im2colWalk, im2col_walk_of
 from fuser.graph.sizes import certain, divides, is_symbolic, moves, same
 from fuser.tilegen import ops
 from fuser.tilegen.index import Axis, Index
@@ -43,17 +43,17 @@ class Box:
     edge: int = 0
 
 
-Source = Box | Windows
+Source = Box | Im2colWalk
 
 
 @dataclass(frozen=True)
-class Share:
-    """What a block fetches of a tile: part number `part`, of `across` cuts of the tile's blocks of
+class MulticastSlice:
+    """What a block fetches of a tile: slice `number`, of `across` cuts of the tile's blocks of
     columns times `down` cuts of its rows. mask: the blocks it is sent to, a bit each."""
 
     across: int
     down: int
-    part: Operand
+    number: Operand
     mask: Operand
 
 
@@ -63,7 +63,7 @@ def source_of(op: ops.Load, access: Access, windows: bool, bytes_: int = 2) -> S
     if op.mask is not None or not mappable(op.view):
         return None
     box = box_of(op, access, bytes_)
-    return box if box is not None or not windows else windows_of(op, access, bytes_)
+    return box if box is not None or not windows else im2col_walk_of(op, access, bytes_)
 
 
 def mappable(view: View) -> bool:

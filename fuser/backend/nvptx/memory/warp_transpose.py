@@ -1,7 +1,7 @@
 """16-bit tiles in accumulator layout, to and from memory in whole lines, without other warps.
 
 An accumulator gives a thread two neighbours of a row, and four lanes 16 bytes: half of what memory
-moves at a time. Here a warp turns strips of 16 rows and up to 64 columns over in a buffer of its
+moves at a time. Here a warp transposes strips of 16 rows and up to 64 columns in a buffer of its
 own, so a warp group's epilogue waits for no other group.
 """
 
@@ -14,15 +14,15 @@ from contextlib import contextmanager
 from fuser.backend.nvptx.analysis.access import Access, step_of
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Slot, Tile
-from fuser.backend.nvptx.ir.warp_transpose import BUFFER, Strips, strips_in
+from fuser.backend.nvptx.ir.warp_transpose import BUFFER, WarpTranspose, warp_transpose_in
 from fuser.backend.nvptx.layouts.layout import ROW_LANES, Layout
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.lowering.masks import can_remake
 from fuser.graph.sizes import same
 
 
-def strips_of(low: Builder, access: Access, layout: Layout) -> Strips | None:
-    """How warps turn a tile of this layout over; None where it is not in accumulator layout or
+def warp_transpose_of(low: Builder, access: Access, layout: Layout) -> WarpTranspose | None:
+    """How warps transpose a tile of this layout; None where it is not in accumulator layout or
     memory does not run along its rows."""
     if not low.target.clusters or access.view.dtype.bits != 16 or len(access.shape) != 2:
         return None
@@ -33,7 +33,7 @@ def strips_of(low: Builder, access: Access, layout: Layout) -> Strips | None:
         return None
     if access.axis != 1 or not same(step_of(access.linear, 1, 1), 1) or layout.lanes != ROW_LANES:
         return None
-    found = strips_in(layout, 64, min(access.width, 8))
+    found = warp_transpose_in(layout, 64, min(access.width, 8))
     if found is None or found.columns < 32:
         return None
     if any(basis[1] for basis in layout.warps) and found.columns % 64:
@@ -55,35 +55,38 @@ def own_buffers(low: Builder) -> Iterator[Slot]:
     low.shared.free(slot)
 
 
-def store_strips(low: Builder, access: Access, tile: Tile, strips: Strips) -> None:
+def store_transposed(low: Builder, access: Access, tile: Tile, transpose: WarpTranspose) -> None:
     """Write a tile; elements out of bounds are dropped."""
-    at = low.place(access, strips.lines)
+    at = low.place(access, transpose.memory_layout)
     with own_buffers(low) as slot:
         low.do(gpu.StoreLines(
-            at=at, value=tile, slot=slot, width=strips.width, vector=strips.vector
+            at=at, value=tile, slot=slot, width=transpose.width, vector=transpose.vector
         ))  # fmt: skip
 
 
-def load_strips(
-    low: Builder, access: Access, layout: Layout, pad: float | int | None, strips: Strips
+def load_transposed(
+    low: Builder, access: Access, layout: Layout, pad: float | int | None, transpose: WarpTranspose
 ) -> Tile:
     """Read a tile into an accumulator layout, `pad` where out of bounds."""
-    return land_lines(low, layout, issue_lines(low, access, pad, strips), strips)
+    return transpose_row_loads(low, layout, issue_row_loads(low, access, pad, transpose), transpose)
 
 
-def issue_lines(low: Builder, access: Access, pad: float | int | None, strips: Strips) -> Tile:
-    """Read the vectors of a tile, `pad` where out of bounds: the tile in the layout of lines."""
-    made = low.new(access.view.dtype, access.shape, strips.lines, "lines")
+def issue_row_loads(
+    low: Builder, access: Access, pad: float | int | None, transpose: WarpTranspose
+) -> Tile:
+    """Read the vectors of a tile, `pad` where out of bounds: the tile in the layout of memory
+    accesses."""
+    made = low.new(access.view.dtype, access.shape, transpose.memory_layout, "lines")
     return low.add(gpu.LoadLines(
-        at=low.place(access, strips.lines), pad=pad, vector=strips.vector,
+        at=low.place(access, transpose.memory_layout), pad=pad, vector=transpose.vector,
         constant=low.is_constant(access.view.buffer), results=(made,),
     ))  # fmt: skip
 
 
-def land_lines(low: Builder, layout: Layout, lines: Tile, strips: Strips) -> Tile:
+def transpose_row_loads(low: Builder, layout: Layout, rows: Tile, transpose: WarpTranspose) -> Tile:
     """The tile in its accumulator layout."""
-    made = low.new(lines.dtype, lines.shape, layout)
+    made = low.new(rows.dtype, rows.shape, layout)
     with own_buffers(low) as slot:
         return low.add(gpu.TurnLines(
-            x=lines, slot=slot, width=strips.width, vector=strips.vector, results=(made,)
+            x=rows, slot=slot, width=transpose.width, vector=transpose.vector, results=(made,)
         ))  # fmt: skip

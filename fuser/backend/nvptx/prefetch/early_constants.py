@@ -1,4 +1,4 @@
-"""Ask for constants before the wait for the kernel in front: weights travel while it still runs.
+"""Ask for constants before the wait for the previous kernel: weights travel while it still runs.
 
 Loads, and the indices they are made of, as far as registers go; copies of the first stages, which
 join the group that is committed first; of a producer, the constant boxes of its first stages.
@@ -34,8 +34,8 @@ join the group that is committed first; of a producer, the constant boxes of its
                                                   ...
                                                 }
 
-A thread of the consumers, which have nothing to do yet, asks for the boxes: where the kernel in
-front has ended already, because its programs left no room for these, the producer must not spend
+A thread of the consumers, which have nothing to do yet, asks for the boxes: where the previous
+kernel has ended already, because its programs left no room for these, the producer must not spend
 its time on all constants before it asks for the first of the rest. Bytes may come before they are
 announced: the phase ends with the producer's arrival. The next kernel, whose early constants are in
 the way too, may start once this one has asked for its first data.
@@ -70,7 +70,7 @@ def request_constants(program: Program, most: int) -> Decision:
     body = program.body
     at = next((n for n, op in enumerate(body.ops) if isinstance(op, ops.AwaitPrevious)), None)
     if at is None:
-        return _decided(False, "the kernel does not start under the one in front")
+        return _decided(False, "the kernel does not start under the previous one")
     boxes, why_not = 0, ""
     roles = next((op for op in body.ops[at:] if isinstance(op, ops.WarpRoles)), None)
     if roles is not None:
@@ -88,7 +88,7 @@ def request_constants(program: Program, most: int) -> Decision:
             wait.trigger = False
     loads, copies = _lift(body, at, most)
     if copies:
-        _trigger_behind_copies(body)
+        _trigger_after_copies(body)
     found = {"loads": loads, "copies": copies, "boxes of the first stages": boxes}
     if any(found.values()):
         return _decided(True, ", ".join(f"{n} {name}" for name, n in found.items() if n))
@@ -105,12 +105,12 @@ def _decided(applied: bool, reason: str) -> Decision:
 def _lift(block: Block, at: int, most: int) -> tuple[int, int]:
     """Move loads and copies of constants before the op of a number, the wait; how many of each.
     most: bytes of copies."""
-    before, wait, behind = block.ops[:at], block.ops[at], block.ops[at + 1 :]
-    makers = makers_of(behind)
+    before, wait, after = block.ops[:at], block.ops[at], block.ops[at + 1 :]
+    makers = makers_of(after)
     moved: dict[Op, None] = {}
     loads: list[Tile] = []
     copies, taken, asked, starts, loops = 0, 0, 0, True, False
-    for op in behind:
+    for op in after:
         if isinstance(op, ops.Load) and op.constant and op.at.access.view.buffer.role == "constant":
             words = words_of(op.tile, op)
             if taken + words <= (FAR if loops else NEAR) and take(op, makers, moved):
@@ -122,26 +122,26 @@ def _lift(block: Block, at: int, most: int) -> tuple[int, int]:
                 if not copies or asked <= most:
                     copies += take(op, makers, moved)
         else:
-            starts = starts and (isinstance(op, _ISSUING) or not _shares(op))
+            starts = starts and (isinstance(op, _ISSUING) or not _uses_shared_memory(op))
             loops = loops or isinstance(op, ops.For | ops.While)
     kept = [ops.Keep(x=tile) for tile in loads]
     block.ops[:] = [
-        *before, *(op for op in behind if op in moved), *kept, wait,
-        *(op for op in behind if op not in moved),
+        *before, *(op for op in after if op in moved), *kept, wait,
+        *(op for op in after if op not in moved),
     ]  # fmt: skip
     return len(loads), copies
 
 
-def _shares(op: Op) -> bool:
+def _uses_shared_memory(op: Op) -> bool:
     """Whether an op, or one inside of it, has to do with shared memory."""
     return bool(op.blocks()) or isinstance(op, ops.WaitCopies) or any(op.slots())
 
 
-def _trigger_behind_copies(block: Block) -> None:
+def _trigger_after_copies(block: Block) -> None:
     """Let the next kernel start where this one has asked for its first data: at the first loop."""
     wait = next(op for op in block.ops if isinstance(op, ops.AwaitPrevious))
-    behind = block.ops.index(wait) + 1
-    loop = next((n for n, op in enumerate(block.ops[behind:], behind) if op.blocks()), None)
+    after = block.ops.index(wait) + 1
+    loop = next((n for n, op in enumerate(block.ops[after:], after) if op.blocks()), None)
     if loop is not None:
         wait.trigger = False
         block.ops.insert(loop, ops.LaunchDependents())
@@ -160,7 +160,7 @@ class _Ring:
     end: Operand
     integers: list[Op]
     known: list[Op]
-    """What the producer has computed in front of the loop."""
+    """What the producer has computed before the loop."""
 
     def split(self, producer: Block) -> None:
         """The wait, what is not constant of the first stages, which are empty, and all others."""
@@ -168,7 +168,7 @@ class _Ring:
             op for op in self.loop.body.ops
             if op not in self.constant and not isinstance(op, ops.MbarrierWait)
         ]  # fmt: skip
-        late = self._part(".late", others)
+        late = self._loop_over_first_stages(".late", others)
         rest = dataclasses.replace(loop, firsts=late.scalars)
         at = producer.ops.index(loop)
         producer.ops[at : at + 1] = [
@@ -182,12 +182,14 @@ class _Ring:
         kept = [op for op in kept if op in self.constant or not isinstance(op, ops.Fetch)]
         before = [*self.known, *self.integers]
         names = {name: f"{name}.early" for op in before for name in op.names}
-        asks = self._part(".early", kept, names)
+        asks = self._loop_over_first_stages(".early", kept, names)
         asked = used([*(replaced(op, names) for op in before), asks])
         first = Integer(text="icmp eq i32 %tid, 0", names=("%first.early",))
         return [first, ops.Where(condition="%first.early", body=Block([], asked))]
 
-    def _part(self, suffix: str, ops_: list[Op], names: Mapping[str, str] | None = None) -> ops.For:
+    def _loop_over_first_stages(
+        self, suffix: str, ops_: list[Op], names: Mapping[str, str] | None = None
+    ) -> ops.For:
         """The loop over the first stages, with some of its ops and names of its own."""
         loop, kept, outer = self.loop, used(ops_), dict(names or {})
         inner = {name: name + suffix for op in kept for name in op.names}
@@ -209,9 +211,9 @@ def _first_ring(program: Program, producer: Block, most: int) -> _Ring | str:
     fetches = [op for op in loop.body.ops if isinstance(op, ops.Fetch)]
     constant = [op for op in fetches if _role(program, op) == "constant"]
     if not constant:
-        return "what the producer brings are no constants"
+        return "the producer fetches no constants"
     if len(constant) == len(fetches):
-        return "the producer brings constants only"
+        return "the producer fetches constants only"
     stages = min(op.into.slot.bytes // op.into.bytes for op in fetches)
     stages = max(1, min(stages, most // sum(op.into.bytes for op in constant)))
     step = step_of(loop)

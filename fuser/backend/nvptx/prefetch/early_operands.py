@@ -1,4 +1,4 @@
-"""Ask for what an epilogue reads before the loop in front of it: it travels under the loop.
+"""Ask for what an epilogue reads before the loop that precedes it: it travels under the loop.
 
     await_previous (a, r)                       await_previous (a, r)
     %s = for 768 ...                            %r = load_lines &r[...]
@@ -7,7 +7,7 @@
     %y = map.add (%s, %t)                       %t = turn_lines %r
                                                 %y = map.add (%s, %t)
 
-A residual that is asked for behind the last product is waited for by the whole block: some 0.6 us
+A residual that is asked for after the last product is waited for by the whole block: some 0.6 us
 of the L2. Constants went further up already (early_constants.py).
 """
 
@@ -31,7 +31,7 @@ FILE, LARGEST = 65536, 255
 
 
 def request_operands(program: Program, units: int) -> Decision | None:
-    """Move loads of an epilogue in front of its loop, and say how many; None where it has none, or
+    """Move loads of an epilogue before its loop, and say how many; None where it has none, or
     where more blocks than `units`, the multiprocessors, hide each other's waits."""
     if prod(map(size_hint, program.launch)) > units:
         return None
@@ -55,7 +55,7 @@ def request_operands(program: Program, units: int) -> Decision | None:
 
 
 def _last_loop(block: Block) -> int | None:
-    """The place of a loop behind which the block has straight code alone."""
+    """The place of a loop after which the block has straight code alone."""
     places = [place for place, op in enumerate(block.ops) if op.blocks()]
     if not places or not isinstance(block.ops[places[-1]], ops.For):
         return None
@@ -63,18 +63,18 @@ def _last_loop(block: Block) -> int | None:
 
 
 def _movable(block: Block, at: int, room: int) -> tuple[dict[Op, None], list[Tile]]:
-    """What moves in front of the loop at a place, and what it loads: nothing that the kernel may
+    """What moves before the loop at a place, and what it loads: nothing that the kernel may
     have written by then. room: registers of that and what the loop carries."""
-    loop, behind = block.ops[at], block.ops[at + 1 :]
+    loop, after = block.ops[at], block.ops[at + 1 :]
     assert isinstance(loop, ops.For)
     inside = [op for inner in loop.blocks() for op in inner.walk()]
     if any(_writes(op) or isinstance(op, ops.MmaTf32 | ops.WgmmaSplit) for op in inside):
         return {}, []  # float32 in two parts leaves no registers
-    makers, moved = makers_of(behind), dict[Op, None]()
+    makers, moved = makers_of(after), dict[Op, None]()
     loads: list[Tile] = []
     loaded = {op.tile: op for op in block.ops[:at] if isinstance(op, ops.Load)}
     room = min(MOST, room - sum(words_of(tile, loaded.get(tile)) for tile in loop.inits))
-    for op in behind:
+    for op in after:
         if _writes(op):
             break
         if not isinstance(op, ops.Load | ops.LoadLines):

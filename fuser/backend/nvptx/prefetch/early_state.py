@@ -1,4 +1,4 @@
-"""Ask for what was in memory before the run without waiting for the kernel in front.
+"""Ask for what was in memory before the run without waiting for the previous kernel.
 
 Of a cache that grows, all rows but the last are of earlier runs (`View.settled`): where a stage has
 none but such rows, its first copies need no wait. `settled` of a copy is the condition.
@@ -39,8 +39,8 @@ _BEFORE = (*PURE, ops.Alloc, ops.CopyAsync, ops.CommitCopies, ops.Load, ops.Keep
 
 
 def request_state(program: Program) -> Decision | None:
-    """Move copies in front of the first loop before the wait, where their condition holds. None if
-    no copy has one."""
+    """Move copies that precede the first loop to before the wait, where their condition holds.
+    None if no copy has one."""
     body = program.body
     if not any(isinstance(op, ops.CopyAsync) and op.settled is not None for op in body.walk()):
         return None
@@ -48,7 +48,7 @@ def request_state(program: Program) -> Decision | None:
     count = 0 if at is None else _split(body, at)
     name = "state requested early"
     if at is None:
-        return Decision(name, False, "the kernel does not start under the one in front")
+        return Decision(name, False, "the kernel does not start under the previous one")
     if not count:
         return Decision(name, False, "something else comes before its copies")
     return Decision(name, True, f"{count} copies of what earlier runs have left")
@@ -61,22 +61,22 @@ def forget_state(program: Program) -> None:
 
 
 def _split(body: Block, at: int) -> int:
-    """Put the early copies in front of the wait, op number `at`; how many there are."""
-    behind = body.ops[at + 1 :]
+    """Put the early copies before the wait, op number `at`; how many there are."""
+    after = body.ops[at + 1 :]
     early: dict[Op, None] = {}
-    for op in behind:
+    for op in after:
         if _settled(op) and not isinstance(op, PURE):
             early[op] = None
         elif not isinstance(op, _BEFORE) and not only_copies(op):
             break
-    makers, moved = makers_of(behind), dict[Op, None]()
+    makers, moved = makers_of(after), dict[Op, None]()
     if not early or not all(take(op, makers, moved) for op in early):
         return 0
     front, rest = Block(), Block()
-    for op in behind:
+    for op in after:
         if op in moved:
             front.ops += cloned([op], ".early", {}) if op in early else [op]
-    rest.ops = [op for op in behind if op in early or op not in moved]
+    rest.ops = [op for op in after if op in early or op not in moved]
     copies = _where_settled(front, True)
     _where_settled(rest, False, early)
     body.ops[at:] = [*front.ops, body.ops[at], *rest.ops]
@@ -114,7 +114,7 @@ def _where_settled(body: Block, holds: bool, among: Container[Op] | None = None)
 
 
 def _forget(block: Block, *, before: bool) -> None:
-    """Drop the conditions of copies, of those behind the wait if it is still to come, with what
+    """Drop the conditions of copies, of those after the wait if it is still to come, with what
     they are made of."""
     changed = False
     for op in block.ops:

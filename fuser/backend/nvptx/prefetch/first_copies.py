@@ -1,4 +1,4 @@
-"""Issue the first copies of a loop before the work that stands in front of it: they travel while
+"""Issue the first copies of a loop before the work that precedes it: they travel while
 operands that are computed, the queries of attention or what is scaled, are waited for.
 
     %x = load &q[...]                               %x = load &q[...]
@@ -32,7 +32,7 @@ _PASSED = (
 
 
 def issue_copies_first(program: Program) -> None:
-    """Move the copies in front of the first loop of a program to its loads."""
+    """Move the copies before the first loop of a program to its loads."""
     body = program.body.ops
     start = end = 0
     for op in body:

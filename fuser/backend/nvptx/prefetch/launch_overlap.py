@@ -19,13 +19,13 @@ from fuser.backend.nvptx.ir.program import Program
 
 
 def overlap_launches(program: Program) -> None:
-    """Insert the wait: at the start, or behind the barriers that are made there."""
+    """Insert the wait: at the start, or after the barriers that are made there."""
     body = program.body.ops
     data = tuple(buffer for buffer in program.buffers if buffer.role != "constant")
-    body.insert(_behind_barriers(body), ops.AwaitPrevious(buffers=data))
+    body.insert(_after_barriers(body), ops.AwaitPrevious(buffers=data))
 
 
-def _behind_barriers(body: list[Op]) -> int:
+def _after_barriers(body: list[Op]) -> int:
     made = False
     for at, op in enumerate(body):
         made |= any(isinstance(inner, ops.MbarrierInit) for b in op.blocks() for inner in b.walk())

@@ -22,7 +22,7 @@ EARLY = True
 """Whether they ask for constants meanwhile; `schedule.early_constants` overrides."""
 FIRST, RING = 32 << 10, 256 << 10
 """Bytes of them that a block asks for, and more than its stages, for where there is hardly any
-data. Where its room was taken until the kernel in front ended, constants only stand in the way of
+data. Where its room was taken until the previous kernel ended, constants only stand in the way of
 the first data: copies arrive in the order of their issue."""
 CONSTANT = 16
 """All bytes of a kernel over those that are no constants, from which on these are hardly any."""
@@ -53,7 +53,7 @@ def overlap(kernel: Kernel, target: Target, assignment: Assignment, caller: bool
 
 
 def early(kernel: Kernel) -> int:
-    """Bytes of constants that a block asks for before the wait for the kernel in front; 0: none."""
+    """Bytes of constants that a block asks for before the wait for the previous kernel; 0: none."""
     asked = kernel.schedule.early_constants
     if not (EARLY if asked is None else asked):
         return 0

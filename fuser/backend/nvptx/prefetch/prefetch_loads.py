@@ -1,5 +1,5 @@
 """Load what a loop of matmuls reads into registers one iteration ahead: it travels under the
-iteration before, and that of the first one under the kernel in front (early_constants.py).
+iteration before, and that of the first one under the previous kernel (early_constants.py).
 
     for 512, (0,) body (%k) {                   %w.first = load &w[0]
       %w = load &w[%k] {constant = true}        for 512, (0,), (%w.first) body (%k, %w) {

@@ -1,4 +1,4 @@
-"""What all rows share (a norm's scale and bias), some of it loaded before its turn.
+"""What all rows share (a norm's scale and bias), some of it prefetched.
 
 It comes from the L2. The first strips are asked for before the exchange of sums that the pass over
 them has to wait for anyway: the registers are free then, and so is the time.
@@ -14,10 +14,10 @@ from fuser.tilegen import ops
 from fuser.tilegen.value import Value
 
 AT_ONCE = 160
-"""Bytes that a thread has registers for, the strip in turn included."""
+"""Bytes that a thread has registers for, the current strip included."""
 
 
-class Lines:
+class PrefetchedBroadcasts:
     """Loads of a pass over strips. tables: for each strip, the layouts of what it computes."""
 
     def __init__(

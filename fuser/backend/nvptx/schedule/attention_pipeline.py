@@ -1,4 +1,4 @@
-"""Loops with a chain of two dots, as in attention, rotated so that no unit waits for another.
+"""Loops with a chain of two dots, as in attention, pipelined so that no unit waits for another.
 
     S = q K[i]; P = f(S, carried); acc = g(acc, carried) + P V[i]          as written
 
@@ -27,8 +27,8 @@ from fuser.backend.nvptx.ir.values import Operand, SharedTile, Tile
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.lowering.dot import operand
 from fuser.backend.nvptx.schedule import consumer_warps
-from fuser.backend.nvptx.schedule.dot_chain import Chain, plain_loads
-from fuser.backend.nvptx.schedule.mask_peeling import Edges
+from fuser.backend.nvptx.schedule.dot_chain import DotChain, plain_loads
+from fuser.backend.nvptx.schedule.mask_peeling import MaskPeeling
 from fuser.backend.nvptx.schedule.producer_ring import Channel, Ring, Stream, wait_barrier
 from fuser.backend.nvptx.schedule.wgmma import issue, pack_fragments, wait
 from fuser.tilegen import ops
@@ -62,20 +62,20 @@ class _State:
     words: Tile
 
 
-class Rotated:
-    """Emits one rotated loop."""
+class AttentionPipeline:
+    """Emits one loop of attention, software-pipelined."""
 
-    def __init__(self, low: Builder, stream: Stream, chain: Chain) -> None:
+    def __init__(self, low: Builder, stream: Stream, chain: DotChain) -> None:
         self.low, self.stream, self.chain = low, stream, chain
         self.loop, self.e = stream.loop, low.scalars
         self._certain: set[Op] = set()
-        self.edges = Edges(low, chain, self.loop)
-        self._hand_over: list[Operand] = []
+        self.masks = MaskPeeling(low, chain, self.loop)
+        self._carried: list[Operand] = []
         # a way through shared memory would wait for the data before anything is issued
         low.direct.update(plain_loads(low, chain.head + chain.beneath))
-        asked = low.kernel.schedule.alternating
-        self.turns = (
-            low.warps == 8 and len(low.streams) == 1 and (TURNS if asked is None else asked)
+        asked = low.kernel.schedule.ping_pong
+        self.ping_pong = (
+            low.warps == 8 and len(low.streams) == 1 and (PING_PONG if asked is None else asked)
         )
 
     def emit(self, start: Operand, stop: Operand, inits: list[Tile]) -> list[Tile]:
@@ -83,10 +83,10 @@ class Rotated:
         e, low = self.e, self.low
         certain = isinstance(start, int) and isinstance(stop, int)
         ring = self.stream.ring
-        if self.turns:
-            self._first_turn()
+        if self.ping_pong:
+            self._start_ping_pong()
         if certain:
-            finals, end = self._rotated(start, stop, inits)
+            finals, end = self._pipelined(start, stop, inits)
             self.stream.ring = end
             return finals
         some = e.value(f"icmp slt i32 {start}, {stop}")
@@ -97,7 +97,7 @@ class Rotated:
             condition=some, then=ir.Block(), other=ir.Block(ops=[skipped]), names=names,
             results=results,
         ))  # fmt: skip
-        finals, end = self._rotated(start, stop, inits)
+        finals, end = self._pipelined(start, stop, inits)
         low.do(gpu.Yield(scalars=end if names else (), values=tuple(finals)))
         region.following()
         if names:
@@ -105,25 +105,27 @@ class Rotated:
         consumer_warps.give_back(low)
         return list(results)
 
-    def _rotated(self, start: Operand, stop: Operand, inits: list[Tile]) -> tuple[list[Tile], Ring]:
-        """The first trip, the loops of those that follow, and the last matmul; the results, and
-        where the ring then is."""
+    def _pipelined(
+        self, start: Operand, stop: Operand, inits: list[Tile]
+    ) -> tuple[list[Tile], Ring]:
+        """The first iteration, the loops of those that follow, and the last matmul; the results,
+        and where the ring then is."""
         e, low = self.e, self.low
         ring = self.stream.ring
-        state = self._trip(start, inits)
-        limit, before_limit = self.edges.limit(-1)
-        first, from_first = self.edges.limit(1)
-        self._hand_over = [e.plus(start, self.loop.step), *self._following(*ring), *ring]
+        state = self._iteration(start, inits)
+        limit, before_limit = self.masks.limit(-1)
+        first, from_first = self.masks.limit(1)
+        self._carried = [e.plus(start, self.loop.step), *self._following(*ring), *ring]
         least = stop if limit is None else self._smin(limit, stop)
         if first is not None:
             # no later than the limit: where every iteration needs a mask, the last loop runs them
             # all
-            state = self._trips(state, self._smin(first, least), before_limit)
+            state = self._iterations(state, self._smin(first, least), before_limit)
         if limit is not None or first is not None:
-            state = self._trips(state, least, before_limit + from_first)
-        state = self._trips(state, stop, from_first if self.edges.ordered() else [])
-        old, older = self._hand_over[3:]
-        end = (self._hand_over[1], self._hand_over[2])
+            state = self._iterations(state, least, before_limit + from_first)
+        state = self._iterations(state, stop, from_first if self.masks.ordered() else [])
+        old, older = self._carried[3:]
+        end = (self._carried[1], self._carried[2])
         if isinstance(start, int) and isinstance(stop, int):
             consumer_warps.give_back(low)
         finals = list(state.tiles)
@@ -131,15 +133,15 @@ class Rotated:
         finals[position] = self._last(finals[position], state.words, (old, older))
         return finals, end
 
-    def _trips(self, state: _State, stop: Operand, certainties: list[ops.Map]) -> _State:
-        """Iterations up to `stop`; the state behind them. certainties: conditions that hold for
+    def _iterations(self, state: _State, stop: Operand, certainties: list[ops.Map]) -> _State:
+        """Iterations up to `stop`; the state after them. certainties: conditions that hold for
         every element of these iterations."""
         e, low = self.e, self.low
         variable, stage, phase, old, older = names = tuple(e.name_of() for _ in range(5))
         inits = (*state.tiles, state.words)
         phis = tuple(low.like(tile) for tile in inits)
         loop = gpu.For(
-            stop=stop, scalars=names, firsts=tuple(self._hand_over), params=phis, inits=inits,
+            stop=stop, scalars=names, firsts=tuple(self._carried), params=phis, inits=inits,
             body=ir.Block(), results=tuple(low.like(tile) for tile in inits),
         )  # fmt: skip
         region = low.region(loop)
@@ -147,7 +149,7 @@ class Rotated:
         for condition in certainties:
             low.env[condition.result] = _always(condition)
         self._certain = set(certainties)
-        end = self._trip(variable, list(phis[:-1]), phis[-1], (old, older))
+        end = self._iteration(variable, list(phis[:-1]), phis[-1], (old, older))
         self._certain = set()
         following = e.value(f"add i32 {variable}, {self.loop.step}")
         low.do(gpu.Yield(
@@ -155,7 +157,7 @@ class Rotated:
             values=(*end.tiles, end.words),
         ))  # fmt: skip
         region.following()
-        self._hand_over = list(names)
+        self._carried = list(names)
         return _State(list(loop.results[:-1]), loop.results[-1])
 
     def _following(self, stage: Operand, phase: Operand) -> tuple[Operand, Operand]:
@@ -175,7 +177,7 @@ class Rotated:
     def _smin(self, a: Operand, b: Operand) -> Operand:
         return self.e.value(f"call i32 @llvm.smin.i32(i32 {a}, i32 {b})")
 
-    def _trip(
+    def _iteration(
         self,
         variable: Operand,
         carried: list[Tile],
@@ -202,17 +204,17 @@ class Rotated:
         scores = low.tile(chain.first.acc, plan.accumulator)
         for channel in chain.keys + chain.beside:
             wait_barrier(low, stream.full(low, channel, stream.stage), stream.phase)
-            channel.waited = channel.held = True
+            channel.waited = channel.release_later = True
             channel.done = 0  # of the reads of this iteration
         added: Tile | None = None
         if words is not None and previous is not None:
             value = self._values(previous)
-            if self.turns:
-                self._wait_turn()
+            if self.ping_pong:
+                self._wait_ping_pong()
             flying = issue(low, chain.first, plan, left, right, scores)
             added = self._issue_second(carried[chain.position], words, value)
-            if self.turns:
-                self._pass_turn()
+            if self.ping_pong:
+                self._pass_ping_pong()
             self._beneath()
             (flying,) = wait(low, [flying], 1)
         else:
@@ -227,7 +229,7 @@ class Rotated:
             elif op not in self._certain:
                 low.op(op)
         for channel in chain.beside:  # now, so that reads may stand beside their uses
-            channel.held = False
+            channel.release_later = False
             consumer_warps.after_read(low, stream, channel)
         total = carried[chain.position]
         if added is not None and previous is not None:
@@ -327,28 +329,30 @@ class Rotated:
 
     # ping-pong: one warp group issues its matmuls while the other computes ----------------------
 
-    def _bar(self, kind: Literal["sync", "arrive"], ahead: int) -> None:
+    def _named_barrier(self, kind: Literal["sync", "arrive"], ahead: int) -> None:
         e = self.e
         group = e.hoisted(f"lshr i32 {e.tid}, 7")
         number = e.hoisted(f"{'sub i32 3,' if ahead else 'add i32 2,'} {group}")
         self.low.do(gpu.NamedBarrier(kind=kind, number=number, threads=256))
 
-    def _first_turn(self) -> None:
+    def _start_ping_pong(self) -> None:
         e = self.e
         first: Operand = e.hoisted(f"icmp ult i32 {e.tid}, 128")
-        if self.low.order.persistent:  # later programs begin with the turn that the one before left
-            fresh = e.value(f"icmp ult i32 {self.low.feeding.number}, {self.low.order.launch[0]}")
+        if self.low.order.persistent:  # later programs go on from the phase that is left
+            fresh = e.value(
+                f"icmp ult i32 {self.low.producer.program_number}, {self.low.order.launch[0]}"
+            )
             first = e.value(f"and i1 {first}, {fresh}")
         with self.low.where(first):
             self.low.do(gpu.NamedBarrier(kind="arrive", number=2, threads=256))
 
-    def _wait_turn(self) -> None:
-        self._bar("sync", 0)
+    def _wait_ping_pong(self) -> None:
+        self._named_barrier("sync", 0)
 
-    def _pass_turn(self) -> None:
-        self._bar("arrive", 1)
+    def _pass_ping_pong(self) -> None:
+        self._named_barrier("arrive", 1)
 
 
-TURNS = True
-"""Whether two consumer warp groups alternate at the tensor cores; `schedule.alternating`
+PING_PONG = True
+"""Whether two consumer warp groups ping-pong at the tensor cores; `schedule.ping_pong`
 overrides."""

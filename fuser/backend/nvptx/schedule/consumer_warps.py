@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand, SharedTile, Tile
-from fuser.backend.nvptx.layouts.assignment import trips_of
+from fuser.backend.nvptx.layouts.assignment import trip_count
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.schedule.producer_ring import (
     Channel,
     Stream,
     arrive_where,
     elected,
-    ends_of,
+    resident_barriers,
     wait_barrier,
 )
 from fuser.tilegen import ops
@@ -23,21 +23,21 @@ from fuser.tilegen.value import Value
 
 def receive(low: Builder, channel: Channel) -> SharedTile:
     """A resident operand, when it has come."""
-    wait_barrier(low, ends_of(low, channel)[0], low.feeding.visit)
+    wait_barrier(low, resident_barriers(low, channel)[0], low.producer.resident_phase)
     return channel.tiles[0]
 
 
 def give_back(low: Builder) -> None:
-    """Behind the last matmul with resident operands: the next program's may come."""
-    for channel in low.feeding.resident.values():
-        arrive_where(low, ends_of(low, channel)[1], elected(low))
+    """After the last matmul with resident operands: the next program's may come."""
+    for channel in low.producer.resident.values():
+        arrive_where(low, resident_barriers(low, channel)[1], elected(low))
 
 
 def start_sums(low: Builder, stream: Stream, inits: list[Tile]) -> None:
     """Let dots that accumulate from zero ignore their sums in the first iteration instead: nothing
     has to be cleared. inits: of the loop's carried values."""
     loop = stream.loop
-    if not trips_of(stream.loop) or low.cluster.splits(loop):
+    if not trip_count(stream.loop) or low.cluster.splits(loop):
         return  # there may be no first iteration
     for dot in stream.group or ([stream.deferred] if stream.deferred else []):
         place = loop.body.params.index(dot.acc) - 1
@@ -64,10 +64,10 @@ def release(low: Builder, stream: Stream, channel: Channel, stage: Operand) -> N
     """A warp group, or a warp where threads read, is done with a stage."""
     if channel.read:
         low.do(gpu.WarpSync())
-    low.neighbours.release(channel, stream.empty(low, channel, stage), channel.threads)
+    low.multicast.release(channel, stream.empty(low, channel, stage), channel.threads)
 
 
-def begin_trip(low: Builder, stream: Stream) -> None:
+def begin_iteration(low: Builder, stream: Stream) -> None:
     """Bind the loads of an iteration to the current stage."""
     for channel in stream.channels:
         channel.waited, channel.done = False, 0
@@ -77,7 +77,7 @@ def begin_trip(low: Builder, stream: Stream) -> None:
 
 
 def before_dot(low: Builder, op: ops.Dot) -> None:
-    """Wait for the operands that the producer brings (all that one group of dots needs)."""
+    """Wait for the operands that the producer fetches (all that one group of dots needs)."""
     group = group_of(low, op) or [op]
     for stream, channel in dict.fromkeys(pair for dot in group for pair in _channels(low, dot)):
         if not channel.waited:
@@ -97,7 +97,7 @@ def after_dot(low: Builder, op: ops.Dot) -> None:
 
 
 def before_read(low: Builder, value: Value) -> tuple[Stream, Channel] | None:
-    """Wait for what the producer brings for registers; where it comes from, if it does."""
+    """Wait for what the producer fetches for registers; where it comes from, if it does."""
     for stream in low.streams.values():
         for channel in stream.channels:
             if any(load.result is value for load in channel.loads):
@@ -110,7 +110,9 @@ def before_read(low: Builder, value: Value) -> tuple[Stream, Channel] | None:
 
 def after_read(low: Builder, stream: Stream, channel: Channel) -> None:
     """Release what every lane of the warp has read; later, where the loop does that itself."""
-    if channel.held or any(dot is stream.deferred or dot in stream.group for dot in channel.dots):
+    if channel.release_later or any(
+        dot is stream.deferred or dot in stream.group for dot in channel.dots
+    ):
         return
     channel.done += 1
     if channel.done == channel.uses:

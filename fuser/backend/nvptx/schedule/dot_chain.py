@@ -1,5 +1,5 @@
-"""Which loops can be rotated (schedule/attention_pipeline.py): a chain of two dots, fed by the
-producer, with straight code in between."""
+"""Which loops can be pipelined like attention (schedule/attention_pipeline.py): a chain of two
+dots, fed by the producer, with straight code in between."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ STRAIGHT = (ops.Map, ops.Cast, ops.Broadcast, ops.Reduce, ops.IndexTile, ops.Ful
 
 
 @dataclass(eq=False)
-class Chain:
-    """A rotatable body. head: ops up to the first dot and all that depend on neither the scores
+class DotChain:
+    """A pipelined body. head: ops up to the first dot and all that depend on neither the scores
     nor carried values; beneath: what needs no scores and has one axis, such as a bias a key, done
     while the first matmul is computed; middle: from scores to probabilities;
     scale: from the carried sum to what the second dot adds to; values: loads of the second dot.
-    keys, others, beside: what the producer brings for the first dot, the second, and registers.
+    keys, others, beside: what the producer fetches for the first dot, the second, and registers.
     steady: the factor of the carried sum, where that is 1 in most iterations. exact: of a row
     maximum of what bounds the scores, the scores, where an iteration masks some."""
 
@@ -45,7 +45,7 @@ class Chain:
     exact: dict[Op, Value] = field(default_factory=dict)
 
 
-def find_chain(low: Builder, stream: Stream) -> Chain | None:
+def find_dot_chain(low: Builder, stream: Stream) -> DotChain | None:
     """The chain of a stream's loop, or None where it has another shape."""
     plan, loop = low.assignment, stream.loop
     body, last = loop.body.ops, loop.body.ops[-1]
@@ -77,8 +77,8 @@ def find_chain(low: Builder, stream: Stream) -> Chain | None:
         return None
     values = _needed(body, second.b)
     on_loads = _on_loads(low, stream)
-    chain = Chain(first, second, cast, position, [], [], [], [], values, [], [], [])
-    tiles = {value for value in _brought(stream) if len(value.shape) == 2}
+    chain = DotChain(first, second, cast, position, [], [], [], [], values, [], [], [])
+    tiles = {value for value in _fetched(stream) if len(value.shape) == 2}
     late = on_scores | _dependent(body, tiles)
     for op in body[:-1]:
         if op in (second, cast) or op in values:
@@ -117,7 +117,7 @@ def find_chain(low: Builder, stream: Stream) -> Chain | None:
     return chain if chain.keys and chain.others else None
 
 
-def _exact_maxima(low: Builder, chain: Chain, on_scores: set[Value]) -> dict[Op, Value]:
+def _exact_maxima(low: Builder, chain: DotChain, on_scores: set[Value]) -> dict[Op, Value]:
     """For row maxima of select(condition, bound, -inf): select(condition, scores, -inf), which do
     where the condition is needed, and are cheaper there. Only where the schedule says that such
     maxima are bounds of the scores, any of which a softmax may subtract."""
@@ -144,7 +144,7 @@ def _hides(low: Builder, *selects: ops.Map) -> bool:
     return all(isinstance(maker, ops.Full) and maker.value == -math.inf for maker in makers)
 
 
-def _steady_factor(low: Builder, chain: Chain, total: Value, loop: ops.For) -> Value | None:
+def _steady_factor(low: Builder, chain: DotChain, total: Value, loop: ops.For) -> Value | None:
     """The factor of total * factor, the only code of the carried sum, where the factor is
     exp(old - ...) of a carried value that stays what it is where a condition holds."""
     makers = low.assignment.makers
@@ -172,7 +172,8 @@ def _steady_factor(low: Builder, chain: Chain, total: Value, loop: ops.For) -> V
 
 def _pays(low: Builder, loop: ops.For, second: ops.Dot) -> bool:
     """Small blocks that share a multiprocessor overlap with one another, and the registers of a
-    rotated loop would cost them company, those for tiles that the score code loads above all."""
+    pipelined loop would leave room for fewer, those for tiles that the score code loads above
+    all."""
     if low.warps != 8 and plain_loads(low, loop.body.ops):
         return False
     alone = math.prod(map(size_hint, low.kernel.grid)) <= low.target.units
@@ -187,14 +188,14 @@ def plain_loads(low: Builder, body: list[Op]) -> list[ops.Load]:
 
 def _on_loads(low: Builder, stream: Stream) -> set[Value]:
     """What is computed from loads into registers, which begin before the matmuls are issued, or
-    from what is brought for registers."""
+    from what is fetched for registers."""
     body = stream.loop.body.ops
-    loads = {op.result for op in plain_loads(low, body)} | _brought(stream)
+    loads = {op.result for op in plain_loads(low, body)} | _fetched(stream)
     return _dependent(body, loads) - loads
 
 
-def _brought(stream: Stream) -> set[Value]:
-    """What the producer brings for registers."""
+def _fetched(stream: Stream) -> set[Value]:
+    """What the producer fetches for registers."""
     return {op.result for channel in stream.channels if not channel.dots for op in channel.loads}
 
 

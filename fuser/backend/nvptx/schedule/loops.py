@@ -1,5 +1,5 @@
-"""Loops and branches. A loop whose loads feed dots brings what they load at its head; what is
-brought ahead, by a ring of stages, is made of it later (schedule/pipeline_plan.py):
+"""Loops and branches. A loop whose loads feed dots copies what they load at its head; what is
+prefetched, by a ring of stages, is made of it later (schedule/pipeline_plan.py):
 
     for i:
         copy(i); wait until it has landed
@@ -8,8 +8,8 @@ brought ahead, by a ring of stages, is made of it later (schedule/pipeline_plan.
 
 from __future__ import annotations
 
-from fuser.backend.nvptx.cluster.cluster_reduction import merge_parts
-from fuser.backend.nvptx.cluster.loop_bounds import bounds, has_trips
+from fuser.backend.nvptx.cluster.cluster_reduction import merge_over_cluster
+from fuser.backend.nvptx.cluster.loop_bounds import bounds, has_iterations
 from fuser.backend.nvptx.ir import op as ir
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand, Tile
@@ -24,13 +24,13 @@ from fuser.backend.nvptx.memory.operand_staging import (
     wait_copies,
 )
 from fuser.backend.nvptx.schedule import consumer_warps
-from fuser.backend.nvptx.schedule.attention_pipeline import Rotated
-from fuser.backend.nvptx.schedule.dot_chain import find_chain
+from fuser.backend.nvptx.schedule.attention_pipeline import AttentionPipeline
+from fuser.backend.nvptx.schedule.dot_chain import find_dot_chain
 from fuser.backend.nvptx.schedule.pipeline_plan import Pipeline, plan_pipeline
 from fuser.backend.nvptx.schedule.producer_ring import advance
-from fuser.backend.nvptx.schedule.tf32x3 import SplitLoop
+from fuser.backend.nvptx.schedule.tf32x3 import Tf32x3Loop
 from fuser.backend.nvptx.schedule.while_loops import long_for, yielded
-from fuser.backend.nvptx.tile_scheduler.persistent import pass_turn
+from fuser.backend.nvptx.tile_scheduler.persistent import arrive_order_barrier
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block, Op
 from fuser.tilegen.value import Value
@@ -69,16 +69,16 @@ def lower_for(low: Builder, op: ops.For) -> None:
     if not pending:
         land_copies(low)
     if stream and stream.split:
-        low.env[op.results[0]] = SplitLoop(low, stream, stream.split).emit(inits[0])
+        low.env[op.results[0]] = Tf32x3Loop(low, stream, stream.split).emit(inits[0])
         for channel in stream.channels:
             for buffer in channel.tiles:
                 low.shared.free(buffer.slot)
         return
-    chain = find_chain(low, stream) if stream else None
+    chain = find_dot_chain(low, stream) if stream else None
     if sum(isinstance(item, ops.Dot) for item in op.body.ops) == 2:
         _decide_chain(low, stream is not None, chain is not None)
     if stream and chain:
-        finals = Rotated(low, stream, chain).emit(start, stop, inits)
+        finals = AttentionPipeline(low, stream, chain).emit(start, stop, inits)
         for channel in stream.channels:
             for buffer in channel.tiles:
                 low.shared.free(buffer.slot)
@@ -102,7 +102,7 @@ def lower_for(low: Builder, op: ops.For) -> None:
         firsts += stream.ring
     ring = pipeline or (stream if stream and stream.in_flight else None)
     phis = [low.like(init) for init in inits]
-    certain = (isinstance(start, int) and isinstance(stop, int)) or has_trips(low, op)
+    certain = (isinstance(start, int) and isinstance(stop, int)) or has_iterations(low, op)
     loop = gpu.For(
         stop=stop, scalars=tuple(scalars), firsts=tuple(firsts), params=tuple(phis),
         inits=tuple(inits), body=ir.Block(), certain=certain,
@@ -117,9 +117,9 @@ def lower_for(low: Builder, op: ops.For) -> None:
     if stream:
         stream.stage, stream.phase = stage, phase
         stream.first, stream.variable = start, variable
-        consumer_warps.begin_trip(low, stream)
+        consumer_warps.begin_iteration(low, stream)
     elif pipeline:
-        _bring(low, pipeline)
+        _issue_copies(low, pipeline)
         low.copies_pending = False
     outside, operands = dict(low.converted), dict(low.operands)
     low.block(op.body)
@@ -134,7 +134,7 @@ def lower_for(low: Builder, op: ops.For) -> None:
     finals = list(loop.results)
     low.copies_pending = pending  # there may have been no iteration
     if stream:
-        pass_turn(low, stream)
+        arrive_order_barrier(low, stream)
     if stream:
         staged = [tile for channel in stream.channels for tile in channel.tiles]
     else:
@@ -160,11 +160,11 @@ def _decide_chain(low: Builder, streamed: bool, chained: bool) -> None:
 def _bind_results(low: Builder, op: ops.For, finals: list[Tile]) -> None:
     """Give the results what the last iteration left, in all blocks where these shared the
     iterations."""
-    if op in low.assignment.merges:
-        low.env.update(merge_parts(low, op, finals))
+    if op in low.assignment.reduction_merges:
+        low.env.update(merge_over_cluster(low, op, finals))
     else:
-        if low.shares is not None:
-            finals = low.shares.complete(finals)
+        if low.stream_k is not None:
+            finals = low.stream_k.complete(finals)
         low.env.update(zip(op.results, finals, strict=True))
 
 
@@ -196,7 +196,7 @@ def _prepare_outer_values(low: Builder, body: Block) -> None:
                     low.tile(op.x, operand_layout(layout, op.axes, op.x.shape))
 
 
-def _bring(low: Builder, plan: Pipeline) -> None:
+def _issue_copies(low: Builder, plan: Pipeline) -> None:
     """The head of an iteration: copy what it loads, and wait for it."""
     outside = low.converted
     low.converted = dict(outside)  # what is made here is of a later iteration in the end

@@ -1,4 +1,4 @@
-"""The edges of masks that compare positions: which iterations of a rotated loop
+"""The edges of masks that compare positions: which iterations of a pipelined attention loop
 (schedule/attention_pipeline.py) need them.
 
 A condition such as key <= query holds for every element of an iteration up to a bound of the loop
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fuser.backend.nvptx.ir.values import Operand
 from fuser.backend.nvptx.lowering.builder import Builder
-from fuser.backend.nvptx.schedule.dot_chain import Chain
+from fuser.backend.nvptx.schedule.dot_chain import DotChain
 from fuser.graph import walks
 from fuser.graph.sizes import certain, same
 from fuser.tilegen import ops
@@ -26,33 +26,33 @@ GROUP_ROWS = 64
 
 
 @dataclass(frozen=True)
-class _End:
+class _Extreme:
     """The greatest or least element of an integer tile for a warp group: value + rows * the number
     of its first row."""
 
     value: Index
     rows: int = 0
 
-    def minus(self, other: _End) -> _End:
-        return _End(self.value - other.value, self.rows - other.rows)
+    def minus(self, other: _Extreme) -> _Extreme:
+        return _Extreme(self.value - other.value, self.rows - other.rows)
 
 
 @dataclass(frozen=True)
-class _Edge:
+class _MaskBound:
     """Where a condition begins or ceases to hold: side * variable + rest >= 0 where it holds."""
 
     condition: ops.Map
-    rest: _End
+    rest: _Extreme
 
 
-class Edges:
+class MaskPeeling:
     """The conditions of one chain that hold for every element of the iterations before or from a
     bound of the loop variable on."""
 
-    def __init__(self, low: Builder, chain: Chain, loop: ops.For) -> None:
+    def __init__(self, low: Builder, chain: DotChain, loop: ops.For) -> None:
         self.low, self.loop = low, loop
-        self.groups = loop.step < chain.first.a.shape[0] and _shares_rows(low, chain)
-        self.found = {side: self._edges(chain, side) for side in (-1, 1)}
+        self.by_group = loop.step < chain.first.a.shape[0] and _groups_have_rows(low, chain)
+        self.found = {side: self._bounds_of(chain, side) for side in (-1, 1)}
 
     def limit(self, side: int) -> tuple[Operand | None, list[ops.Map]]:
         """(a bound of the loop variable, conditions that hold for every element of an iteration
@@ -60,10 +60,10 @@ class Edges:
         kind."""
         low, e = self.low, self.low.scalars
         limits: list[Operand] = []
-        for edge in self.found[side]:
-            at = low.evaluate(edge.rest.value * -side)  # variable <= rest, or variable >= -rest
-            if edge.rest.rows:
-                at = e.plus(at, e.times(self._first_row(), -side * edge.rest.rows))
+        for bound in self.found[side]:
+            at = low.evaluate(bound.rest.value * -side)  # variable <= rest, or variable >= -rest
+            if bound.rest.rows:
+                at = e.plus(at, e.times(self._first_row(), -side * bound.rest.rows))
             limits.append(e.plus(at, 1) if side < 0 else at)
         if not limits:
             return None, []
@@ -71,7 +71,7 @@ class Edges:
         pick = "smin" if side < 0 else "smax"
         for other in limits[1:]:
             limit = e.value(f"call i32 @llvm.{pick}.i32(i32 {limit}, i32 {other})")
-        return limit, [edge.condition for edge in self.found[side]]
+        return limit, [bound.condition for bound in self.found[side]]
 
     def ordered(self) -> bool:
         """Whether what holds from a bound on holds wherever the rest ceases to."""
@@ -88,8 +88,8 @@ class Edges:
         shuffle = "call i32 @llvm.nvvm.shfl.sync.idx.i32"
         return e.hoisted(f"{shuffle}(i32 -1, i32 {mine}, i32 0, i32 31)")
 
-    def _edges(self, chain: Chain, side: int) -> list[_Edge]:
-        found: list[_Edge] = []
+    def _bounds_of(self, chain: DotChain, side: int) -> list[_MaskBound]:
+        found: list[_MaskBound] = []
         variable = self.loop.body.params[0]
         for op in chain.middle + chain.head:
             if not isinstance(op, ops.Map) or op.fn not in ("le", "lt", "ge", "gt"):
@@ -107,7 +107,7 @@ class Edges:
             strict = 1 if op.fn in ("lt", "gt") else 0
             rest = slack.value - strict - Index(0, ((Scalar(variable), side),))
             if variable not in rest.values() and set(rest.values()) <= set(self.low.env):
-                found.append(_Edge(op, _End(rest, slack.rows)))
+                found.append(_MaskBound(op, _Extreme(rest, slack.rows)))
         return found
 
     def _axes_of(self, value: Value) -> tuple[int, ...] | None:
@@ -127,31 +127,31 @@ class Edges:
         }  # fmt: skip
         return found.pop() if len(found) == 1 else None
 
-    def _extreme(self, value: Value, sign: int, axes: tuple[int, ...]) -> _End | None:
+    def _extreme(self, value: Value, sign: int, axes: tuple[int, ...]) -> _Extreme | None:
         """The greatest (sign 1) or least (-1) element of an integer tile. axes: those of the scores
         that the tile's axes are."""
         maker = self.low.assignment.makers.get(value)
         if isinstance(maker, ops.Broadcast):
             return self._extreme(maker.x, sign, tuple(axes[axis] for axis in maker.axes))
         if isinstance(maker, ops.Full):
-            return _End(Index(int(maker.value)))
+            return _Extreme(Index(int(maker.value)))
         if not isinstance(maker, ops.IndexTile):
             return None
         result, rows = Index(maker.expression.constant), 0
         for atom, coefficient in maker.expression.terms:
             if isinstance(atom, Axis):
                 extent = atom.extent
-                if self.groups and axes[atom.axis] == 0:
+                if self.by_group and axes[atom.axis] == 0:
                     extent, rows = GROUP_ROWS, rows + coefficient
                 result = result + (coefficient * (extent - 1) if coefficient * sign > 0 else 0)
             elif Index(0, ((atom, 1),)).axes():
                 return None
             else:
                 result = result + Index(0, ((atom, coefficient),))
-        return _End(result, rows)
+        return _Extreme(result, rows)
 
 
-def _shares_rows(low: Builder, chain: Chain) -> bool:
+def _groups_have_rows(low: Builder, chain: DotChain) -> bool:
     """Whether each warp group has GROUP_ROWS neighbouring rows of the scores."""
     layout = low.assignment.dots[chain.first].accumulator
     rows = [basis[0] for basis in layout.bits]

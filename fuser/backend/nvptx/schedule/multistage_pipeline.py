@@ -1,8 +1,8 @@
 """Copy the operands of a loop ahead of their use: a ring of stages instead of one.
 
 A loop that says so (`stages`, `ahead`) begins with the copies of its iteration. They are issued
-`ahead` iterations earlier, the first ones in front of the loop, each iteration's as a group of its
-own. The one barrier that is due behind the wait (block_barriers.py) serves both sides: everyone's
+`ahead` iterations earlier, the first ones before the loop, each iteration's as a group of its
+own. The one barrier that is due after the wait (block_barriers.py) serves both sides: everyone's
 copies have landed, and everyone is done with the stage that is written next. Where fewer than
 `stages` - 1 are ahead, matmuls may still read the stage of the iteration before (wgmma_waits.py).
 
@@ -64,7 +64,7 @@ class _Pipeline:
         self.e = Scalars(self.recorder, f"{loop.scalars[0]}.")
 
     def rewrite(self) -> list[Op]:
-        """Change the loop, and give what stands in front of it."""
+        """Change the loop, and give what precedes it."""
         loop, e, add = self.loop, self.e, self.recorder.add
         variable, first = loop.scalars[0], loop.firsts[0]
         stage, step = f"{variable}.stage", step_of(loop)

@@ -23,8 +23,9 @@ Ring = tuple[Operand, Operand]
 @dataclass(eq=False)
 class Channel:
     """Loads that are waited for together. barriers: `stages` full ones, then as many empty. Without
-    dots, a load that goes on to registers; read: beside its dots, one does, too. held: its stage is
-    not given back at the read. edges: the maps of last tiles that have fewer rows; "": others."""
+    dots, a load that goes on to registers; read: beside its dots, one does, too. release_later: its
+    stage is not given back at the read. edges: the maps of last tiles that have fewer rows; "":
+    others."""
 
     loads: list[ops.Load]
     sources: list[Source]
@@ -34,7 +35,7 @@ class Channel:
     edges: list[str] = field(default_factory=list)
     barriers: Slot | None = None
     waited: bool = False
-    held: bool = False
+    release_later: bool = False
     done: int = 0
     read: bool = False
 
@@ -53,7 +54,7 @@ class Channel:
 
     @property
     def is_tile(self) -> bool:
-        """Whether it brings a tile of two axes for registers."""
+        """Whether it fetches a tile of two axes for registers."""
         return not self.dots and any(len(load.shape) == 2 for load in self.loads)
 
     def readers(self, low: Recording) -> int:
@@ -118,8 +119,8 @@ def barrier_at(low: Recording, slot: Slot, offset: Operand = 0) -> str:
     return low.scalar_of(gpu.Address(slot=slot, offset=offset))
 
 
-def ends_of(low: Recording, channel: Channel) -> tuple[str, str]:
-    """The full and the empty barrier of what a persistent kernel brings once a program."""
+def resident_barriers(low: Recording, channel: Channel) -> tuple[str, str]:
+    """The full and the empty barrier of what a persistent kernel fetches once a program."""
     assert channel.barriers is not None
     return barrier_at(low, channel.barriers), barrier_at(low, channel.barriers, 8)
 

@@ -23,7 +23,7 @@ from fuser.backend.nvptx.schedule.producer_ring import (
     Stream,
     advance,
     barrier_at,
-    ends_of,
+    resident_barriers,
     wait_barrier,
 )
 from fuser.backend.nvptx.tile_scheduler import persistent
@@ -32,7 +32,7 @@ from fuser.tilegen import ops
 REGISTERS = {8: (40, 232), 12: (32, 160)}
 """Registers a thread of (the producer, the consumers), by computing warps: together no more than a
 multiprocessor has. Where a count is not listed, all warps share evenly."""
-SHARING = (48, 224)
+STREAM_K_REGISTERS = (48, 224)
 """The same of 8 warps where the producer reckons with parts of tiles
 (tile_scheduler/stream_k.py)."""
 
@@ -44,19 +44,19 @@ def producer_warps(warps: int) -> int:
 
 def registers_of(low: Builder) -> tuple[int, int] | None:
     """Registers a thread of (the producer, the consumers); None where all warps share evenly."""
-    warps = low.warps * low.feeding.teams
-    shared = low.shares is not None and warps == 8
-    return SHARING if shared else REGISTERS.get(warps)
+    warps = low.warps * low.producer.consumer_groups
+    shared = low.stream_k is not None and warps == 8
+    return STREAM_K_REGISTERS if shared else REGISTERS.get(warps)
 
 
 def split_roles(low: Builder) -> None:
     """Emit the whole kernel: barriers, the producer warp, then the consumers."""
     e = low.scalars
-    threads = 32 * low.warps * low.feeding.teams
+    threads = 32 * low.warps * low.producer.consumer_groups
     persists = persistent.begin(low)
     with low.where(e.value(f"icmp eq i32 {e.tid}, {threads}")):
         _make_barriers(low)
-    low.neighbours.meet()
+    low.multicast.meet()
     region = low.region(gpu.WarpRoles(
         threads=threads, warps=(low.threads - threads) // 32, registers=registers_of(low),
         producer=ir.Block(), consumer=ir.Block(),
@@ -68,7 +68,7 @@ def split_roles(low: Builder) -> None:
     _await_last(low)
     region.following()
     if persists:
-        persistent.each_program(low, low.feeding.teams, lambda: persistent.consume(low))
+        persistent.each_program(low, low.producer.consumer_groups, lambda: persistent.consume(low))
     else:
         for stream in low.streams.values():
             stream.ring = (0, 0)
@@ -85,19 +85,21 @@ def _make_barriers(low: Builder) -> None:
 
     for stream in low.streams.values():
         for channel in stream.channels:
-            readers = channel.readers(low) * low.neighbours.senders(channel)
+            readers = channel.readers(low) * low.multicast.senders(channel)
             for stage in range(stream.stages):
                 full, empty = stream.full(low, channel, stage), stream.empty(low, channel, stage)
                 make(full, 1)
                 make(empty, readers)
             for name in filter(None, (*channel.maps, *channel.edges)):
                 low.do(gpu.PrefetchMap(map=name))
-    for channel in low.feeding.resident.values():
-        for barrier, count in zip(ends_of(low, channel), (1, low.warps // 4), strict=True):
+    for channel in low.producer.resident.values():
+        for barrier, count in zip(
+            resident_barriers(low, channel), (1, low.warps // 4), strict=True
+        ):
             make(barrier, count)
-    if low.feeding.turns is not None:
-        for team in range(low.feeding.teams):
-            make(barrier_at(low, low.feeding.turns, 8 * team), 1)
+    if low.producer.order_barriers is not None:
+        for group in range(low.producer.consumer_groups):
+            make(barrier_at(low, low.producer.order_barriers, 8 * group), 1)
     low.do(gpu.MbarrierInitFence())
 
 
@@ -108,8 +110,8 @@ def _produce(low: Builder) -> None:
     for op in low.kernel.body.ops:
         if isinstance(op, ops.For) and op in low.streams:
             _produce_stream(low, low.streams[op])
-        elif isinstance(op, ops.Load) and op in low.feeding.resident:
-            _send(low, low.feeding.resident[op])
+        elif isinstance(op, ops.Load) and op in low.producer.resident:
+            _send(low, low.producer.resident[op])
         elif is_scalar_arithmetic(op) and set(op.operands()) <= set(low.env):
             low.op(op)
     low.env, low.converted = saved, converted
@@ -120,7 +122,7 @@ def _await_last(low: Builder) -> None:
     e = low.scalars
     for stream in low.streams.values():
         stage, phase = stream.ring
-        for channel in low.neighbours.sends(stream):
+        for channel in low.multicast.sends(stream):
             for ahead in range(stream.stages):
                 place = e.plus(stage, ahead)
                 wraps = e.value(f"icmp uge i32 {place}, {stream.stages}")
@@ -133,8 +135,8 @@ def _await_last(low: Builder) -> None:
 def _send(low: Builder, channel: Channel) -> None:
     """The producer's part of a resident operand."""
     e = low.scalars
-    full, empty = ends_of(low, channel)
-    wait_barrier(low, empty, e.value(f"xor i32 {low.feeding.visit}, 1"))
+    full, empty = resident_barriers(low, channel)
+    wait_barrier(low, empty, e.value(f"xor i32 {low.producer.resident_phase}, 1"))
     low.do(gpu.MbarrierExpect(barrier=full, bytes=channel.bytes))
     for source, tile, name in zip(channel.sources, channel.tiles, channel.maps, strict=True):
         fetch(low, source, tile, name, full)
@@ -156,22 +158,22 @@ def _produce_stream(low: Builder, stream: Stream) -> None:
     for channel in stream.channels:
         wait_barrier(low, stream.empty(low, channel, stage), free)
         full = stream.full(low, channel, stage)
-        beyond = _beyond(low, channel)
-        low.do(gpu.MbarrierExpect(barrier=full, bytes=_coming(low, channel, beyond)))
+        is_edge = _is_edge_tile(low, channel)
+        low.do(gpu.MbarrierExpect(barrier=full, bytes=_bytes_coming(low, channel, is_edge)))
         for load, source, tile, name, edge, there in zip(
-            channel.loads, channel.sources, channel.tiles, channel.maps, channel.edges, beyond,
+            channel.loads, channel.sources, channel.tiles, channel.maps, channel.edges, is_edge,
             strict=True,
         ):  # fmt: skip
             place = tile.at_stage(e.times(stage, tile.bytes))
-            share = low.neighbours.share(load, tile)
-            fetch(low, source, place, name, full, share, edge, there)
+            multicast = low.multicast.slice_of(load, tile)
+            fetch(low, source, place, name, full, multicast, edge, there)
     following = e.value(f"add i32 {variable}, {loop.step}")
     low.do(gpu.Yield(scalars=(following, *advance(low, stream, stage, phase))))
     region.following()
     stream.ring = (stage, phase)
 
 
-def _beyond(low: Builder, channel: Channel) -> list[Operand]:
+def _is_edge_tile(low: Builder, channel: Channel) -> list[Operand]:
     """Of each load, whether its tile is the last, and has fewer rows than the others."""
     found: list[Operand] = []
     for source, tile in zip(channel.sources, channel.tiles, strict=True):
@@ -184,11 +186,11 @@ def _beyond(low: Builder, channel: Channel) -> list[Operand]:
     return found
 
 
-def _coming(low: Builder, channel: Channel, beyond: list[Operand]) -> Operand:
+def _bytes_coming(low: Builder, channel: Channel, is_edge: list[Operand]) -> Operand:
     """The bytes that come in a stage."""
     e, coming = low.scalars, channel.arriving
     found: Operand = coming
-    for source, tile, last in zip(channel.sources, channel.tiles, beyond, strict=True):
+    for source, tile, last in zip(channel.sources, channel.tiles, is_edge, strict=True):
         if isinstance(source, Box) and source.edge:
             missing = (tile.rows - source.edge) * tile.span * tile.blocks
             found = e.minus(found, e.pick(str(last), missing, 0))

@@ -15,7 +15,7 @@ from fuser.backend.nvptx.layouts.assignment import (
     accumulates,
     lone_dot,
     shared_values,
-    trips_of,
+    trip_count,
 )
 from fuser.backend.nvptx.layouts.dot_plan import runs_on
 from fuser.backend.nvptx.lowering.builder import Builder
@@ -25,14 +25,14 @@ from fuser.backend.nvptx.memory.tensor_map import add_map, are_summed, edge_rows
 from fuser.backend.nvptx.memory.tma_boxes import Box, source_of
 from fuser.backend.nvptx.schedule.producer_ring import Channel, Stream
 from fuser.backend.nvptx.schedule.producer_warp import producer_warps
-from fuser.backend.nvptx.tile_scheduler.persistent_plan import teams_of, wanted
-from fuser.backend.nvptx.tile_scheduler.stream_k_plan import plan_shares
+from fuser.backend.nvptx.tile_scheduler.persistent_plan import consumer_groups_of, wanted
+from fuser.backend.nvptx.tile_scheduler.stream_k_plan import plan_stream_k
 from fuser.graph.sizes import size_hint
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
 from fuser.tilegen.value import Value
 
-MOST_WARPS = 32
+MAX_WARPS = 32
 """Of a block."""
 DEFAULT = True
 """Whether kernels are split into roles where they can be; `schedule.warp_specialized` overrides."""
@@ -61,12 +61,12 @@ def _planned(low: Builder, stages: int) -> dict[ops.For, Stream] | str:
     if not (DEFAULT if asked is None else asked):
         return "the schedule says so"
     if not low.target.wgmma:
-        return f"{low.target.arch} has no wgmma whose operands TMA could bring"
+        return f"{low.target.arch} has no wgmma whose operands TMA could fetch"
     if stages < 2:
         return f"a ring of {stages} stages lets nothing run ahead"
     if low.warps % 4:
         return f"{low.warps} warps are no whole groups of four"
-    if low.warps + producer_warps(low.warps) > MOST_WARPS:
+    if low.warps + producer_warps(low.warps) > MAX_WARPS:
         return f"{low.warps} warps leave no room for a producer"
     branches = ops.If | ops.While
     if low.caller and (low.hazards.any or any(isinstance(op, branches) for op in kernel.walk())):
@@ -90,11 +90,11 @@ def _planned(low: Builder, stages: int) -> dict[ops.For, Stream] | str:
             seen += 1
     if seen != len(plan.staged) or not streams:
         return "it loads operands outside of its loops, or in nested ones"
-    low.feeding.streams = streams
-    low.shares = plan_shares(low)
-    low.feeding.teams = teams_of(low, streams)
+    low.producer.streams = streams
+    low.stream_k = plan_stream_k(low)
+    low.producer.consumer_groups = consumer_groups_of(low, streams)
     if not _allocate(low, streams, stages):
-        low.feeding.teams, low.feeding.streams, low.shares = 1, {}, None
+        low.producer.consumer_groups, low.producer.streams, low.stream_k = 1, {}, None
         return "two stages do not fit shared memory, or tiles are not whole"
     return streams
 
@@ -115,7 +115,7 @@ def _plan_stream(
     plan = low.assignment
     if not set(loop.operands()) - set(loop.inits) <= known:
         return "the range of its loop depends on data"
-    if 0 < trips_of(loop) <= 1:
+    if 0 < trip_count(loop) <= 1:
         return "its loop has one iteration"
     inner = known | {loop.body.params[0]}
     for op in loop.body.ops:
@@ -124,8 +124,8 @@ def _plan_stream(
     channels: list[Channel] = []
     for load in loads:
         dots = _dots_of(low, load)
-        wide = any(plan.dots[dot].kind == "wide" for dot in dots)
-        size = 4 if wide else dots[0].a.dtype.bytes if dots else 2
+        tf32x3 = any(plan.dots[dot].kind == "wide" for dot in dots)
+        size = 4 if tf32x3 else dots[0].a.dtype.bytes if dots else 2
         windows = low.kernel.schedule.im2col
         source = source_of(load, plan.accesses[load], windows, size)
         if source is None:
@@ -147,12 +147,12 @@ def _plan_stream(
     for channel in channels:
         channel.read = bool(channel.dots) and any(_is_read(low, load) for load in channel.loads)
     lone = lone_dot(loop, plan)
-    wide = lone is not None and plan.dots[lone].kind == "wide"
-    if wide and not trips_of(loop):
+    tf32x3 = lone is not None and plan.dots[lone].kind == "wide"
+    if tf32x3 and not trip_count(loop):
         return "float32 operands are split over a known number of iterations"
     later = lone if lone is not None and runs_on(lone, plan.dots[lone]) else None
-    stream = Stream(loop, channels, later, split=lone if wide else None)
-    stream.quiet = not wide and _is_quiet(low, loop)
+    stream = Stream(loop, channels, later, split=lone if tf32x3 else None)
+    stream.quiet = not tf32x3 and _is_quiet(low, loop)
     every = [op for op in loop.body.ops if isinstance(op, ops.Dot)]
     if stream.quiet and len(every) > 1 and all(accumulates(dot, loop, plan) for dot in every):
         alike = len({dot.acc.dtype for dot in every}) == 1
@@ -162,19 +162,19 @@ def _plan_stream(
 
 
 def _is_quiet(low: Builder, loop: ops.For) -> bool:
-    """Whether a body only multiplies what the producer brings or what is there before the loop."""
+    """Whether a body only multiplies what the producer fetches or what is there before the loop."""
     local = {value for op in loop.body.ops for value in op.results} | set(loop.body.params)
-    brought: set[Value] = set()
+    fetched: set[Value] = set()
     for op in loop.body.ops:
         match op:
             case ops.Load() if op in low.assignment.staged:
-                brought.add(op.result)
-            case ops.Permute() if op.x in brought:
-                brought.add(op.result)
+                fetched.add(op.result)
+            case ops.Permute() if op.x in fetched:
+                fetched.add(op.result)
             case ops.Dot():
-                if not {op.a, op.b} & local <= brought:
+                if not {op.a, op.b} & local <= fetched:
                     return False
-            case ops.Cast() | ops.Map() if _stays(low, op, brought):
+            case ops.Cast() | ops.Map() if _stays(low, op, fetched):
                 pass
             case ops.IndexTile() | ops.Full() | ops.Yield():
                 pass
@@ -183,10 +183,10 @@ def _is_quiet(low: Builder, loop: ops.For) -> bool:
     return True
 
 
-def _stays(low: Builder, op: ops.Cast | ops.Map, brought: set[Value]) -> bool:
-    """Whether an op works on what threads have, or read of what is brought, as it lies there."""
+def _stays(low: Builder, op: ops.Cast | ops.Map, fetched: set[Value]) -> bool:
+    """Whether an op works on what threads have, or read of what is fetched, as it lies there."""
     plan = low.assignment
-    tiles = [v for v in op.operands() if v.shape and v not in brought and v not in plan.flexible]
+    tiles = [v for v in op.operands() if v.shape and v not in fetched and v not in plan.flexible]
     return all(low.layout(value) == low.layout(op.result) for value in tiles)
 
 
@@ -219,15 +219,15 @@ def _allocate(low: Builder, streams: dict[ops.For, Stream], stages: int) -> bool
                 if tile.shape != load.shape:
                     return _take_back(low, streams)
     each = sum(c.bytes for s in streams.values() for c in s.channels)
-    together = low.shares.per_unit if low.shares is not None else 1
+    together = low.stream_k.blocks_per_sm if low.stream_k is not None else 1
     room = low.target.shared_bytes // together - resident - 1024 * len(low.shared.slots) - 2048
     if wanted(low, streams):
         # nothing may take the place of the stages: the producer is at the next program already
-        room -= low.warps * low.feeding.teams * BUFFER
+        room -= low.warps * low.producer.consumer_groups * BUFFER
     stages = min(max(stages, _depth(low, each, streams)), room // each)
     if stages < 2:
         return _take_back(low, streams)
-    low.neighbours.plan(streams.values())
+    low.multicast.plan(streams.values())
     for stream in streams.values():
         stream.stages = stages
         # a caller may store rows beyond the bounds of what they are made of
@@ -266,7 +266,7 @@ def _fetch_less(low: Builder, stream: Stream) -> None:
             source = channel.sources[at]
             if not channel.dots or not isinstance(source, Box) or tile.flat:
                 continue
-            if low.neighbours.share(load, tile) or are_summed(low, load, 1 - tile.inner):
+            if low.multicast.slice_of(load, tile) or are_summed(low, load, 1 - tile.inner):
                 continue
             rows = filled_rows(source, tile)
             if rows < tile.rows:

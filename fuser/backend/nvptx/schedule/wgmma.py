@@ -25,7 +25,7 @@ def wgmma_dot(
 ) -> Tile:
     """Issue every matmul of the dot as one group, and wait for it.
 
-    Dots of one group are waited for behind the last of them; what this returns for the others is in
+    Dots of one group are waited for after the last of them; what this returns for the others is in
     flight, and `lower_dot` waits for all.
     """
     assert isinstance(right, SharedTile)
@@ -58,9 +58,9 @@ def issue(
     register fragments."""
     assert plan.grid is not None
     fresh = known_unit(op).truncates or consumer_warps.is_zero(low, op.acc)
-    _check_shares(right, plan.grid, left=False)
+    _check_slices(right, plan.grid, left=False)
     if isinstance(left, SharedTile):
-        _check_shares(left, plan.grid, left=True)
+        _check_slices(left, plan.grid, left=True)
     made = low.new(acc.dtype, acc.shape, acc.layout, "flying")
     return low.add(gpu.Wgmma(
         unit=unit_name(op), grid=plan.grid, k=op.a.shape[1], a=left, b=right,
@@ -82,10 +82,10 @@ def accumulate(low: Builder, acc: Tile, x: Tile) -> Tile:
     return low.add(gpu.Accumulate(acc=acc, x=x, results=(made,)))
 
 
-def _check_shares(tile: SharedTile, grid: WarpGrid, *, left: bool) -> None:
+def _check_slices(tile: SharedTile, grid: WarpGrid, *, left: bool) -> None:
     """Raises LoweringError where a warp group's share of an operand starts inside a block of the
     swizzle: it has no descriptor."""
-    groups, extent = grid.group_share(left)
+    groups, extent = grid.group_slices(left)
     width = tile.span // tile.dtype.bytes
     k_inner = tile.inner == (1 if left else 0)
     if groups > 1 and not k_inner and extent % width:

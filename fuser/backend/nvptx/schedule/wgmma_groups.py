@@ -1,8 +1,8 @@
 """Close matmuls in flight as groups, and let them see the registers that they read.
 
-What one wait gives is a group: `wgmma_commit` behind its last matmul, which waits count. In front
-of a group comes `wgmma_fence`, as threads may have written sums and fragments, but not where the
-group follows another one at once.
+What one wait gives is a group: `wgmma_commit` after its last matmul, which waits count. A group is
+preceded by `wgmma_fence`, as threads may have written sums and fragments, but not where the group
+follows another one at once.
 
     %a = wgmma ..., @0, @1                      wgmma_fence
     %b = wgmma ..., @0, @2                      %a = wgmma ..., @0, @1
@@ -47,7 +47,7 @@ def _block(block: Block) -> None:
             made.append(op)
             continue
         if groups[op] is not opened:
-            opened, at = groups[op], _behind(made, op.keeps)
+            opened, at = groups[op], _place_before(made, op.keeps)
             if not at or not isinstance(made[at - 1], ops.WgmmaCommit):
                 made.insert(at, ops.WgmmaFence(origin=op.origin))
         made.append(op)
@@ -58,7 +58,7 @@ def _block(block: Block) -> None:
     block.ops[:] = made
 
 
-def _behind(made: list[Op], keeps: object) -> int:
-    """The place in front of the integer that says whether sums are kept, or at the end."""
+def _place_before(made: list[Op], keeps: object) -> int:
+    """The place before the integer that says whether sums are kept, or at the end."""
     last = made[-1] if made else None
     return len(made) - (isinstance(last, Integer) and keeps in last.names)

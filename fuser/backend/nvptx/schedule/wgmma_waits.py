@@ -1,9 +1,9 @@
 """Leave the matmuls of an iteration in flight until those of the next one are issued.
 
 A loop says so (`in_flight`) whose matmuls only add to sums that it carries. The wait in it is for
-the iteration before, whose stage is given back then; behind the loop, the last ones are waited for,
+the iteration before, whose stage is given back then; after the loop, the last ones are waited for,
 and the last stage is given back where a producer goes on to another program, or is in another
-block. Operands that threads write are overwritten behind a wait for what reads them, and behind a
+block. Operands that threads write are overwritten after a wait for what reads them, and after a
 barrier, which is due then (block_barriers.py).
 
     %y = for 512, (0, 0, 0), (%c)               %flying = for 512, (0, 0, 0), (%c)
@@ -45,15 +45,15 @@ def leave_in_flight(program: Program) -> None:
 
 
 def _block(block: Block, *, repeats: bool) -> None:
-    """repeats: whether a producer goes on behind the block."""
+    """repeats: whether a producer goes on after the block."""
     for op in block.ops[:]:
         for inner in op.blocks():
             _block(inner, repeats=repeats or isinstance(op, ops.While))
         if isinstance(op, ops.For) and op.in_flight:
-            behind = _Loop(op).rewrite(repeats=repeats)
+            following = _Loop(op).rewrite(repeats=repeats)
             at = block.ops.index(op) + 1
             at += _arrivals(block.ops[at:])  # others may go on as soon as all is issued
-            block.ops[at:at] = behind
+            block.ops[at:at] = following
 
 
 def _arrivals(body: Sequence[Op]) -> int:
@@ -68,7 +68,7 @@ def _arrivals(body: Sequence[Op]) -> int:
 
 
 class _Loop:
-    """One loop. wait: in it; arrivals: behind that, by which each channel of a stage is given
+    """One loop. wait: in it; arrivals: after that, by which each channel of a stage is given
     back."""
 
     def __init__(self, loop: ops.For) -> None:
@@ -83,17 +83,17 @@ class _Loop:
         self.arrivals.pop()
 
     def rewrite(self, *, repeats: bool) -> list[Op]:
-        """Change the loop, and give what belongs behind it."""
+        """Change the loop, and give what belongs after it."""
         loop = self.loop
-        behind = [self.wait_behind(), *self.give_last(repeats=repeats)]
+        following = [self.wait_after(), *self.give_last(repeats=repeats)]
         self.give_before()
         self.wait.pending = loop.in_flight
         self.keep_operands()
-        self.keep_slots(behind)
+        self.keep_slots(following)
         loop.in_flight, loop.stages = 0, 1
-        return behind
+        return following
 
-    def wait_behind(self) -> Op:
+    def wait_after(self) -> Op:
         """The wait for the matmuls of the last iteration."""
         loop, ends = self.loop, end_of(self.loop).values
         flying: dict[Tile, Tile] = {
@@ -153,12 +153,12 @@ class _Loop:
             at -= 1
         self.body.insert(at, ops.WgmmaWait(origin=self.loop.origin))
 
-    def keep_slots(self, behind: list[Op]) -> None:
+    def keep_slots(self, following: list[Op]) -> None:
         """Nothing else may lie where the matmuls in flight read."""
         for op in self.body[:]:
             if isinstance(op, ops.Free) and op.slot in self.read:
                 self.body.remove(op)
-                behind.append(op)
+                following.append(op)
 
     def overwrites(self, op: Op) -> bool:
         return isinstance(op, ops.WriteTile) and op.target.slot in self.read

@@ -41,7 +41,7 @@ def lower_while(low: Builder, op: ops.While) -> None:
         low.block(op.body)
         return yielded(low, op.body, inits)
 
-    finals = _turn(low, inits, test, body)
+    finals = _emit_while(low, inits, test, body)
     low.env.update(zip(op.results, finals, strict=True))
 
 
@@ -65,11 +65,11 @@ def long_for(low: Builder, op: ops.For) -> None:
         low.block(op.body)
         return yielded(low, op.body, inits)
 
-    finals = _turn(low, inits, test, body, (variable, start, op.step))
+    finals = _emit_while(low, inits, test, body, (variable, start, op.step))
     low.env.update(zip(op.results, finals, strict=True))
 
 
-def _turn(
+def _emit_while(
     low: Builder,
     inits: list[Tile],
     test: Callable[[list[Tile]], Operand | Tile],

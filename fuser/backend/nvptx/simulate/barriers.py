@@ -22,11 +22,11 @@ class Meeting:
 
     def arrive(self, told: dict[int, int]) -> Ready:
         """One of them is there, and tells what it knows; whether all are."""
-        turn = self.rounds
+        round_ = self.rounds
         merge(self.told, told)
         self.arrived += 1
         self._advance()
-        return lambda: self.rounds > turn
+        return lambda: self.rounds > round_
 
     def leave(self) -> None:
         """One of them has ended: the others meet without it."""

@@ -69,7 +69,7 @@ class Shadow:
 
     def read(self, at: Array, clock: Clock, what: str, by_unit: bool = False) -> None:
         """Note that an agent reads bytes. by_unit: past the threads' own accesses, which it sees
-        behind a fence only. Raises SimulationError if a write may not be over."""
+        after a fence only. Raises SimulationError if a write may not be over."""
         self.after_writes(at, clock, what, "reads", by_unit)
         steps = self._reads.setdefault(clock.agent, np.zeros(len(self.data), np.int32))
         steps[at] = clock.now

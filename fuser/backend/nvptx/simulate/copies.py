@@ -75,8 +75,8 @@ def fetch(warp: Warp, op: ops.Fetch) -> None:
         fetch_boxes(warp, op, lambda start: box(source, map, start))
 
 
-def fetch_boxes(warp: Warp, op: ops.Fetch, bring: Callable[[list[int]], Array]) -> None:
-    """Set off the copies of what `bring` has at the start of each box: [rows, columns]."""
+def fetch_boxes(warp: Warp, op: ops.Fetch, receive: Callable[[list[int]], Array]) -> None:
+    """Set off the copies of what `receive` has at the start of each box: [rows, columns]."""
     program, machine, map = warp.machine.program, warp.machine, map_of(warp, op)
     tile, dtype = op.into, BY_NAME[map.dtype]
     start = [warp.number_of(at) for at in op.start]
@@ -89,16 +89,20 @@ def fetch_boxes(warp: Warp, op: ops.Fetch, bring: Callable[[list[int]], Array]) 
             moved = [start[0] + along * map.box[0], *start[1:]]
             if len(moved) > 1:
                 moved[1] += first
-            lines = bring(moved)
-            rows, columns = np.indices(lines.shape)
+            received = receive(moved)
+            rows, columns = np.indices(received.shape)
             rows = rows + first
             chunk = columns * dtype.bytes // 16
-            turn = {128: rows & 7, 64: rows >> 1 & 3, 32: rows >> 2 & 1, 0: rows & 0}[map.swizzle]
+            swizzle_row = {128: rows & 7, 64: rows >> 1 & 3, 32: rows >> 2 & 1, 0: rows & 0}[
+                map.swizzle
+            ]
             inside = columns * dtype.bytes % 16
-            place = base + along * tile.block_bytes + rows * span + (chunk ^ turn) * 16 + inside
+            place = (
+                base + along * tile.block_bytes + rows * span + (chunk ^ swizzle_row) * 16 + inside
+            )
             for block in range(program.cluster):
                 if bits >> block & 1:
-                    data = as_bytes(lines.astype(dtype.numpy).reshape(-1))
+                    data = as_bytes(received.astype(dtype.numpy).reshape(-1))
                     where = bytes_at(place.reshape(-1), dtype.bytes)
                     fly(warp, op, block, where, data, machine.mbarrier(block, at))
 

@@ -27,7 +27,7 @@ def product(
     depth = np.arange(k)
     if grid.warps_k > 1:
         group = (warp.number - warp.base) // (grid.warps_m * grid.warps_n)
-        depth = depth[depth // grid.turn % grid.warps_k == group]
+        depth = depth[depth // grid.k_block % grid.warps_k == group]
     there = rows[rows < 8] if grid.lower_half else rows
     left, right = (
         _fragments(warp, x, along, across, unit)
@@ -126,7 +126,7 @@ def write_partials(warp: Warp, op: ops.WritePartials) -> None:
         for bit in range(size)
     ]
     regs = np.array([offset_of(at, op.steps) for at in op.x.layout.regs], np.int64)
-    at = np.asarray(warp.place(op.slot, warp.thread_part(basis)[:, None] + regs))
+    at = np.asarray(warp.place(op.slot, warp.thread_offset(basis)[:, None] + regs))
     warp.write(op, at, warp.tiles[op.x])
 
 

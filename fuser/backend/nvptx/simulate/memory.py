@@ -24,7 +24,7 @@ def touched(
 ) -> tuple[Array, Array]:
     """[32, registers]: element numbers in the buffer, and whether they may be touched. threads: in
     which that may be, instead of all. kept: where a mask says so that has another layout. settled:
-    they are said to need no wait for the kernel in front."""
+    they are said to need no wait for the previous kernel."""
     if not settled:
         warp.touch(at.access.view.buffer)
     where = warp.inside(layout, at.access.shape) & warp.active[:, None]

@@ -27,7 +27,7 @@ from fuser.backend.nvptx.ir.op import Integer, Op
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.values import Place, SharedTile, Tile
 from fuser.backend.nvptx.layouts.layout import Layout
-from fuser.backend.nvptx.simulate import control, copies, lines, own, run, shared
+from fuser.backend.nvptx.simulate import control, copies, own, run, shared, warp_transpose
 from fuser.backend.nvptx.simulate.clocks import Array, Clock, Shadow, SimulationError
 from fuser.backend.nvptx.simulate.memory import nothing
 from fuser.backend.nvptx.simulate.warp import Rule, Steps, Warp, bytes_at
@@ -35,8 +35,8 @@ from fuser.dtypes import DType
 from fuser.errors import FuserError, VerifyError
 from fuser.graph.sizes import size_hint
 
-RING, TURNS, PROGRAMS = 18, 12, 5
-"""Trips that are run at either end of a long pipeline, of rings that the copy engine fills (16
+RING_ITERATIONS, WHILE_ITERATIONS, PROGRAMS = 18, 12, 5
+"""Iterations that are run at either end of a long pipeline, of rings that the copy engine fills (16
 stages or fewer); those of a loop whose end depends on data; programs of a block."""
 _PIPED = (ops.MbarrierWait, ops.WaitCopies)
 
@@ -153,15 +153,15 @@ def fetch(warp: Warp, op: ops.Fetch) -> None:
     rows = min(op.step, op.rows) if op.im2col else map.box[1]
     zeros = np.zeros((rows, map.box[0]))
 
-    def bring(start: list[int]) -> Array:
+    def receive(start: list[int]) -> Array:
         return zeros
 
-    copies.fetch_boxes(warp, op, bring)
+    copies.fetch_boxes(warp, op, receive)
 
 
 def through(warp: Warp, op: ops.StoreLines | ops.TurnLines) -> None:
     blank(warp, op)
-    lines.through(
+    warp_transpose.through(
         warp, op, op.slot, (op.value if isinstance(op, ops.StoreLines) else op.tile).layout
     )
 
@@ -185,7 +185,7 @@ def _operands(
     grid = op.grid
     if grid.warps_k > 1:
         group = (warp.number - warp.base) // (grid.warps_m * grid.warps_n)
-        depth = depth[depth // grid.turn % grid.warps_k == group]
+        depth = depth[depth // grid.k_block % grid.warps_k == group]
     rows, columns = (np.unique(at[:, :, axis]) for axis in (0, 1))
     for x, along, across in ((op.a, rows, depth), (op.b, depth, columns)):
         if isinstance(x, SharedTile):
@@ -213,7 +213,7 @@ def _whole(warp: Warp, op: Op, tile: SharedTile, issued: bool) -> None:
 
 
 def split_right(warp: Warp, op: ops.SplitRight) -> None:
-    """All threads share the elements: who writes which makes no difference behind a barrier."""
+    """All threads share the elements: who writes which makes no difference after a barrier."""
     _whole(warp, op, op.source, False)
     memory = warp.machine.shared[warp.block]
     for tile in (op.big, op.small):
@@ -257,9 +257,9 @@ def add_partials(warp: Warp, op: ops.AddPartials) -> None:
 
 
 def shortened(program: Program) -> tuple[set[Op], int]:
-    """Loops of which the middle is left out, and how many trips are run at either end, more than a
-    ring has stages: loops of a pipeline, where a producer's and its consumers' are of the same
-    range; of others each trip may be another one."""
+    """Loops of which the middle is left out, and how many iterations are run at either end, more
+    than a ring has stages: loops of a pipeline, where a producer's and its consumers' are of the
+    same range; of others each iteration may be another one."""
     found: list[ops.For] = []
     for op in program.body.walk():
         inside = op.body.ops if isinstance(op, ops.For) else []
@@ -267,26 +267,26 @@ def shortened(program: Program) -> tuple[set[Op], int]:
             found.append(op)
     fed = [op for op in found if any(isinstance(o, ops.MbarrierWait) for o in op.body.ops)]
     ranges = {(op.stop, op.firsts[0]) for op in fed}
-    # a team counts the stages of the others' programs without running these
-    if len(ranges) > 1 or program.team != 0 or any(isinstance(op.stop, str) for op in fed):
+    # a consumer group counts the stages of the others' programs without running these
+    if len(ranges) > 1 or program.group != 0 or any(isinstance(op.stop, str) for op in fed):
         found = [op for op in found if op not in fed]
     copies = [o.pending for op in found for o in op.body.ops if isinstance(o, ops.WaitCopies)]
-    return set(found), max([RING, *(2 * pending + 4 for pending in copies)])
+    return set(found), max([RING_ITERATIONS, *(2 * pending + 4 for pending in copies)])
 
 
 def for_(warp: Warp, op: ops.For) -> Steps:
-    """The first trips and the last ones."""
+    """The first iterations and the last ones."""
     start, stop = warp.number_of(op.firsts[0]), warp.number_of(op.stop)
-    short, trips = _cluster(warp).shortened
+    short, iterations = _cluster(warp).shortened
     step: list[int] = []
 
     def leap(variable: int) -> int:
-        step.append(variable - start)  # of the first trip
+        step.append(variable - start)  # of the first iteration
         by = step[0]
         if op not in short or by <= 0:
             return variable
-        end = variable + (stop - 1 - variable) // by * by - (trips - 1) * by
-        return end if start + trips * by <= variable < end else variable
+        end = variable + (stop - 1 - variable) // by * by - (iterations - 1) * by
+        return end if start + iterations * by <= variable < end else variable
 
     yield from control.for_with(warp, op, leap)
 
@@ -294,7 +294,7 @@ def for_(warp: Warp, op: ops.For) -> Steps:
 def while_(warp: Warp, op: ops.While) -> Steps:
     """Some programs of a block, told by their number, so that all roles leave at the same one; some
     turns where it is data that ends a loop."""
-    left = [TURNS]
+    left = [WHILE_ITERATIONS]
     counted = all(
         isinstance(inner, Integer | ops.ReadTable | ops.Condition) for inner in op.head.ops
     )

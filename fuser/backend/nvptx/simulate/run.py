@@ -14,7 +14,6 @@ from fuser.backend.nvptx.simulate import (
     copies,
     data,
     folds,
-    lines,
     matrix,
     memory,
     own,
@@ -22,6 +21,7 @@ from fuser.backend.nvptx.simulate import (
     shared,
     stream_k,
     tf32x3,
+    warp_transpose,
 )
 from fuser.backend.nvptx.simulate.clocks import Array, SimulationError
 from fuser.backend.nvptx.simulate.machine import Machine
@@ -30,7 +30,8 @@ from fuser.graph.sizes import size_hint
 
 RULES: dict[type[Op], Rule] = {
     **data.RULES, **folds.RULES, **matrix.RULES, **memory.RULES, **shared.RULES, **copies.RULES,
-    **control.RULES, **lines.RULES, **scans.RULES, **own.RULES, **stream_k.RULES, **tf32x3.RULES,
+    **control.RULES, **warp_transpose.RULES, **scans.RULES, **own.RULES, **stream_k.RULES,
+    **tf32x3.RULES,
 }  # fmt: skip
 
 

@@ -53,7 +53,7 @@ def fold_before(warp: Warp, op: ops.FoldBefore) -> None:
     layout, dtype = made.layout, made.dtype
     size, steps = row_major(layout.shape, dtype.bytes)
     bits = [1 << op.bits.index(b) if b in op.bits else 0 for b in range(len(layout.warps))]
-    mine = warp.thread_part([0] * 5 + bits)[:, None]
+    mine = warp.thread_offset([0] * 5 + bits)[:, None]
     at, count = warp.slot_addresses(op.slot, layout, steps), 1 << len(op.bits)
     total = np.full(at.shape, identity(op.fn, dtype))
     for part in range(count - 1, 0, -1) if op.reverse else range(count - 1):

@@ -75,7 +75,7 @@ def write_parts(warp: Warp, op: ops.WriteParts) -> None:
     for position, bit in enumerate(op.bits):
         bits += [0] * (6 + bit - len(bits))
         bits[5 + bit] = size << position
-    at = warp.slot_addresses(op.slot, layout, steps) + warp.thread_part(bits)[:, None]
+    at = warp.slot_addresses(op.slot, layout, steps) + warp.thread_offset(bits)[:, None]
     where: Array | bool = True
     if op.once:
         where = warp.alone(layout)[:, None]
@@ -112,14 +112,14 @@ def send_parts(warp: Warp, op: ops.SendParts) -> None:
     program, machine = warp.machine.program, warp.machine
     layout, dtype = op.values[0].layout, op.values[0].dtype
     inside = 5 + program.warps.bit_length() - 1
-    spare = [bit for bit in range(inside) if not any(layout.bits[bit])]
+    free_bits = [bit for bit in range(inside) if not any(layout.bits[bit])]
     bits = program.cluster.bit_length() - 1
     target, rest = [0] * inside, [0] * inside
-    for position, bit in enumerate(spare):
+    for position, bit in enumerate(free_bits):
         (target if position < bits else rest)[bit] = 1 << position
-    block, alone = warp.thread_part(target), warp.thread_part(rest) == 0
+    block, alone = warp.thread_offset(target), warp.thread_offset(rest) == 0
     size, steps = _parts(layout, dtype.bytes, len(op.values))
-    thread = warp.thread_part([offset_of(basis, tuple(steps)) for basis in layout.bits[:inside]])
+    thread = warp.thread_offset([offset_of(basis, tuple(steps)) for basis in layout.bits[:inside]])
     regs = np.array([offset_of(at, tuple(steps)) for at in layout.regs], np.int64)
     at = np.asarray(warp.place(op.slot, thread[:, None] + regs + warp.block * size))
     for there in range(program.cluster):

@@ -9,7 +9,7 @@ from fuser.backend.nvptx.simulate.warp import Rule, Steps, Warp
 
 
 def _flag(warp: Warp, op: ops.LeaveSums | ops.AddSums) -> tuple[int, int, int]:
-    """The flag of a warp: of a part of a program, a block of its neighbours."""
+    """The flag of a warp: of a part of a program, a block of its cluster."""
     part = warp.number_of(op.program) * op.parts + warp.number_of(op.part)
     return part, warp.block if op.neighbours > 1 else 0, warp.number - warp.base
 

@@ -15,7 +15,7 @@ GROUP = 8
 
 
 def split(values: Array) -> tuple[Array, Array]:
-    """(big, small): rounded to ten bits behind the point, and the rest, cut to as many."""
+    """(big, small): rounded to ten bits after the point, and the rest, cut to as many."""
     words = np.ascontiguousarray(values, np.float32).view(np.int32)
     big = ((words + 4096) & -8192).view(np.float32)
     rest = (values - big).astype(np.float32)

@@ -58,7 +58,7 @@ class Tiles(dict[Tile, Array]):
 
 
 class Warp:
-    """block: its number in the cluster; number: of the warp in its block. team: the warps that
+    """block: its number in the cluster; number: of the warp in its block. group: the warps that
     compute one program with it; base: the number of the first of them. active: lanes that run."""
 
     def __init__(self, machine: Machine, block: int, number: int, agent: int) -> None:
@@ -133,9 +133,9 @@ class Warp:
 
     # layouts ------------------------------------------------------------------------------------
 
-    def thread_part(self, basis: Sequence[int]) -> Array:
+    def thread_offset(self, basis: Sequence[int]) -> Array:
         """Sums of basis elements over the bits that are set in the numbers of the threads, those of
-        the block in its cluster behind those of the warp."""
+        the block in its cluster after those of the warp."""
         warps = self.machine.program.warps
         inner = (warps - 1).bit_length()
         bits = np.arange(32) | (self.number - self.base) << 5 | self.block << (5 + inner)
@@ -150,7 +150,7 @@ class Warp:
         if known is not None:
             return known
         regs = np.array(layout.regs, np.int64).reshape(1, len(layout.regs), layout.rank)
-        parts = [self.thread_part([b[axis] for b in layout.bits]) for axis in range(layout.rank)]
+        parts = [self.thread_offset([b[axis] for b in layout.bits]) for axis in range(layout.rank)]
         lanes = np.stack(parts, 1) if parts else np.zeros((32, 0), np.int64)
         found = regs + lanes[:, None, :]
         self._coordinates[layout, self.base] = found
@@ -159,7 +159,7 @@ class Warp:
     def alone(self, layout: Layout) -> Array:
         """[32]: whether a thread is the one of those with the same elements that has number 0."""
         repeats = [0 if any(basis) else 1 for basis in layout.bits]
-        return np.asarray(self.thread_part(repeats) == 0)
+        return np.asarray(self.thread_offset(repeats) == 0)
 
     def inside(self, layout: Layout, shape: Sequence[int]) -> Array:
         """[32, registers]: whether an element lies in a tile of the shape."""
@@ -209,13 +209,13 @@ class Warp:
     # shared memory ------------------------------------------------------------------------------
 
     def place(self, slot: Slot, offset: Array | int = 0) -> Array | int:
-        """The byte addresses so far into a slot, or the team's copy of it."""
-        team = self.base // self.machine.program.warps if slot.copies > 1 else 0
-        return slot.offset + team * slot.pitch + offset
+        """The byte addresses so far into a slot, or the consumer group's copy of it."""
+        group = self.base // self.machine.program.warps if slot.copies > 1 else 0
+        return slot.offset + group * slot.pitch + offset
 
     def slot_addresses(self, slot: Slot, layout: Layout, steps: Sequence[int]) -> Array:
         """[32, registers]: of elements `steps` bytes apart along each axis."""
-        thread = self.thread_part([offset_of(basis, tuple(steps)) for basis in layout.bits])
+        thread = self.thread_offset([offset_of(basis, tuple(steps)) for basis in layout.bits])
         regs = np.array([offset_of(at, tuple(steps)) for at in layout.regs], np.int64)
         return np.asarray(self.place(slot, thread[:, None] + regs[None, :]))
 
@@ -252,9 +252,9 @@ class Warp:
     # buffers ------------------------------------------------------------------------------------
 
     def touch(self, buffer: Buffer) -> None:
-        """Raises SimulationError where the kernel in front may still use a buffer."""
+        """Raises SimulationError where the previous kernel may still use a buffer."""
         if self.waits_for_previous and buffer.role != "constant":
-            raise SimulationError(f"{buffer.name} is touched before the kernel in front has ended")
+            raise SimulationError(f"{buffer.name} is touched before the previous kernel has ended")
 
     def array(self, buffer: Buffer) -> Array:
         return self.machine.arrays[buffer.name]

@@ -2,10 +2,10 @@
 
 The producer goes on to the next program's copies while the computing warps are still at the end of
 the one before, so neither the start of a block nor the first round trip to memory is waited for
-again. With two ping-pong warp groups each has a program of its own and they alternate: what follows
-the matmuls of one (a bias, GELU, the stores) runs while the tensor cores work for the other. They
-alternate at the ring: a wait tells neighbouring fills of a stage apart, but not more distant ones,
-so a group begins when the other has met the last of its own.
+again. With two ping-pong consumer groups each has a program of its own and they alternate: what
+follows the matmuls of one (a bias, GELU, the stores) runs while the tensor cores work for the
+other. They alternate at the ring: a wait tells neighbouring fills of a stage apart, but not more
+distant ones, so a group begins when the other has met the last of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from fuser.backend.nvptx.ir.values import Operand
 from fuser.backend.nvptx.ir.warp_transpose import BUFFER
-from fuser.backend.nvptx.layouts.assignment import trips_of
+from fuser.backend.nvptx.layouts.assignment import trip_count
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.lowering.scalars import is_scalar_arithmetic
 from fuser.backend.nvptx.memory.operand_staging import shared_tile_for
@@ -30,8 +30,8 @@ from fuser.backend.nvptx.schedule.producer_ring import (
     wait_barrier,
 )
 from fuser.backend.nvptx.tile_scheduler import static_load_balance
-from fuser.backend.nvptx.tile_scheduler.persistent_plan import decide, rotates, wanted
-from fuser.backend.nvptx.tile_scheduler.tile_scheduler import each_turn
+from fuser.backend.nvptx.tile_scheduler.persistent_plan import decide, pipelines_attention, wanted
+from fuser.backend.nvptx.tile_scheduler.tile_scheduler import tile_loop
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
 
@@ -43,29 +43,29 @@ def begin(low: Builder) -> bool:
         return False
     e, shared = low.scalars, low.shared
     programs = low.order.programs
-    units = low.neighbours.at_once()
-    if low.shares is not None:
-        low.shares.begin()
+    units = low.multicast.at_once()
+    if low.stream_k is not None:
+        low.stream_k.begin()
     else:
         # of open sizes there may be fewer: blocks beyond them find nothing to do
         low.order.persist(units if is_symbolic(programs) else min(units, programs))
-        if low.feeding.teams == 1:
-            static_load_balance.share_out(low)
-    if low.feeding.teams > 1:
-        low.feeding.turns = shared.allocate(8 * low.feeding.teams, 16)
+        if low.producer.consumer_groups == 1:
+            static_load_balance.assign_programs(low)
+    if low.producer.consumer_groups > 1:
+        low.producer.order_barriers = shared.allocate(8 * low.producer.consumer_groups, 16)
         number = e.hoisted(f"lshr i32 {e.tid}, {(32 * low.warps).bit_length() - 1}")
-        shared.team = e.hoisted(
+        shared.group = e.hoisted(
             f"call i32 @llvm.nvvm.shfl.sync.idx.i32(i32 -1, i32 {number}, i32 0, i32 31)"
         )
-        shared.teams = low.feeding.teams
+        shared.consumer_groups = low.producer.consumer_groups
     low.warp_buffers = shared.allocate(BUFFER * low.warps, 128)
-    if rotates(low, low.streams):
-        low.feeding.resident = _residents(low)
+    if pipelines_attention(low, low.streams):
+        low.producer.resident = _resident_loads(low)
     return True
 
 
-def _residents(low: Builder) -> dict[ops.Load, Channel]:
-    """Operands from before the loop that the producer can bring."""
+def _resident_loads(low: Builder) -> dict[ops.Load, Channel]:
+    """Operands from before the loop that the producer can fetch."""
     found: dict[ops.Load, Channel] = {}
     for op in low.kernel.body.ops:
         if not isinstance(op, ops.Load) or op not in low.assignment.staged:
@@ -86,73 +86,73 @@ def _residents(low: Builder) -> dict[ops.Load, Channel]:
 
 def consume(low: Builder) -> None:
     """The computing warps' part of one program."""
-    if low.feeding.turns is not None:
-        own = barrier_at(low, low.feeding.turns, low.scalars.times(low.shared.team, 8))
-        wait_barrier(low, own, low.feeding.turn)
+    if low.producer.order_barriers is not None:
+        own = barrier_at(low, low.producer.order_barriers, low.scalars.times(low.shared.group, 8))
+        wait_barrier(low, own, low.producer.order_phase)
     low.env, low.converted, low.operands = {}, {}, {}
     low.program()
 
 
 def without_roles(low: Builder) -> None:
-    """Emit a kernel whose blocks do their shares (tile_scheduler/stream_k.py), where all warps copy
+    """Emit a kernel whose blocks do work units (tile_scheduler/stream_k.py), where all warps copy
     and compute."""
-    shares = low.shares
-    assert shares is not None
-    shares.begin()
+    stream_k = low.stream_k
+    assert stream_k is not None
+    stream_k.begin()
 
-    def stretch() -> None:
+    def work_unit() -> None:
         low.env, low.converted, low.operands = {}, {}, {}
         low.program()
 
-    shares.each_stretch(1, stretch)
+    stream_k.each_work_unit(1, work_unit)
 
 
-def pass_turn(low: Builder, stream: Stream) -> None:
-    """Behind the last loop of a program: the ring is the other warp group's."""
-    if low.feeding.turns is None or stream is not [*low.streams.values()][-1]:
+def arrive_order_barrier(low: Builder, stream: Stream) -> None:
+    """After the last loop of a program: the ring is the other consumer group's."""
+    if low.producer.order_barriers is None or stream is not [*low.streams.values()][-1]:
         return
     e = low.scalars
-    other = e.value(f"xor i32 {low.shared.team}, 1")
-    arrive_where(low, barrier_at(low, low.feeding.turns, e.times(other, 8)), elected(low))
+    other = e.value(f"xor i32 {low.shared.group}, 1")
+    arrive_where(low, barrier_at(low, low.producer.order_barriers, e.times(other, 8)), elected(low))
 
 
-def each_program(low: Builder, teams: int, emit: Callable[[], None]) -> None:
+def each_program(low: Builder, consumer_groups: int, emit: Callable[[], None]) -> None:
     """Emit a loop over the block's programs: all of them, or those of one of several warp
     groups."""
-    if low.shares is not None:
-        low.shares.each_stretch(teams, emit)
+    if low.stream_k is not None:
+        low.stream_k.each_work_unit(consumer_groups, emit)
         return
     e, blocks = low.scalars, low.order.starts
     first = e.hoisted(f"call i32 @llvm.nvvm.read.ptx.sreg.{low.order.unit}.x()")
     streams = list(low.streams.values())
     starts: list[Ring] = [(0, 0) for _ in streams]
-    if teams > 1:
-        team = low.shared.team
-        first = str(e.plus(first, e.times(team, blocks)))
-        starts = [_beyond(low, stream, (0, 0), team) for stream in streams]
+    if consumer_groups > 1:
+        group = low.shared.group
+        first = str(e.plus(first, e.times(group, blocks)))
+        starts = [_ring_after(low, stream, (0, 0), group) for stream in streams]
     program = ""
 
-    def admit(number: str) -> str:
+    def is_valid(number: str) -> str:
         nonlocal program
-        program = static_load_balance.listed(low, number)
+        program = static_load_balance.program_at(low, number)
         return e.value(f"icmp ult i32 {program}, {e.size(low.order.programs)}")
 
-    def turn(number: str) -> tuple[Operand, list[Ring]]:
+    def run_program(number: str) -> tuple[Operand, list[Ring]]:
         low.order.choose(e, program)
         emit()
-        ends = [_beyond(low, stream, stream.ring, teams - 1) for stream in streams]
-        return e.value(f"add i32 {number}, {blocks * teams}"), ends
+        ends = [_ring_after(low, stream, stream.ring, consumer_groups - 1) for stream in streams]
+        return e.value(f"add i32 {number}, {blocks * consumer_groups}"), ends
 
-    each_turn(low, teams, first, starts, admit, turn)
+    tile_loop(low, consumer_groups, first, starts, is_valid, run_program)
 
 
-def _beyond(low: Builder, stream: Stream, ring: Ring, programs: Operand) -> Ring:
+def _ring_after(low: Builder, stream: Stream, ring: Ring, programs: Operand) -> Ring:
     """(stage, phase) after this many programs of other warp groups: none or one."""
     if programs == 0:
         return ring
     e = low.scalars
-    turns, rest = divmod(trips_of(stream.loop), stream.stages)
-    more, odd = rest, turns % 2
+    rounds, rest = divmod(trip_count(stream.loop), stream.stages)
+    more, odd = rest, rounds % 2
     stage, phase = ring
     if isinstance(programs, str):
         chosen = e.value(f"icmp ne i32 {programs}, 0")

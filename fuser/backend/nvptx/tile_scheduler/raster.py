@@ -58,9 +58,9 @@ class ProgramOrder:
     and with a group, the blocks are numbered in one dimension. `group` rows of blocks of the last
     two axes (m, n) are swept together, column by column, so that the blocks that run at one time
     share operands in L2. Axes of `reverse` are counted from the far end. cluster: blocks of a
-    program, side by side along x. neighbours: (rows, columns) of programs of the last two axes,
-    which divide by them, whose blocks form a cluster; what is numbered then are such groups of
-    programs.
+    program, side by side along x. multicast_shape: (rows, columns) of programs of the last two
+    axes, which divide by them, whose blocks form a cluster; what is numbered then are such groups
+    of programs.
     """
 
     def __init__(
@@ -69,14 +69,14 @@ class ProgramOrder:
         group: int,
         reverse: frozenset[int] = frozenset(),
         cluster: int = 1,
-        neighbours: tuple[int, int] = (1, 1),
+        multicast_shape: tuple[int, int] = (1, 1),
     ) -> None:
         self.extents = grid
-        self.neighbours = neighbours
-        together = neighbours[0] * neighbours[1]
+        self.multicast_shape = multicast_shape
+        together = multicast_shape[0] * multicast_shape[1]
         if together > 1:
-            grid = (*grid[:-2], grid[-2] // neighbours[0], grid[-1] // neighbours[1])
-            group = -(-group // neighbours[0])
+            grid = (*grid[:-2], grid[-2] // multicast_shape[0], grid[-1] // multicast_shape[1])
+            group = -(-group // multicast_shape[0])
         self.grid = grid
         self.cluster = cluster * together
         self.unit = "clusterid" if self.cluster > 1 else "ctaid"
@@ -102,7 +102,7 @@ class ProgramOrder:
 
     @property
     def programs(self) -> int:
-        """Programs of the grid, or groups of neighbours."""
+        """Programs of the grid, or multicast clusters of them."""
         return math.prod(self.grid)
 
     @property
@@ -121,16 +121,16 @@ class ProgramOrder:
         self._known = {}
         self._decode(emitter, number, emitter.value)
         self._spread(emitter, emitter.value)
-        self._turn(emitter, emitter.value)
+        self._reverse(emitter, emitter.value)
 
-    def _turn(self, emitter: Integers, write: Callable[[str], str]) -> None:
-        for turned in self.reverse & self._known.keys():
-            last = emitter.size(self.extents[turned] - 1)
-            self._known[turned] = write(f"sub i32 {last}, {self._known[turned]}")
+    def _reverse(self, emitter: Integers, write: Callable[[str], str]) -> None:
+        for reversed_ in self.reverse & self._known.keys():
+            last = emitter.size(self.extents[reversed_] - 1)
+            self._known[reversed_] = write(f"sub i32 {last}, {self._known[reversed_]}")
 
     def _spread(self, emitter: Integers, write: Callable[[str], str]) -> None:
-        """From the coordinates of a group of neighbours to those of this block's program."""
-        rows, columns = self.neighbours
+        """From the coordinates of a multicast cluster to those of this block's program."""
+        rows, columns = self.multicast_shape
         if rows * columns == 1:
             return
         row = column = emitter.rank
@@ -153,7 +153,7 @@ class ProgramOrder:
                 number = emitter.hoisted(f"call i32 @llvm.nvvm.read.ptx.sreg.{self.unit}.x()")
             self._decode(emitter, number, emitter.hoisted)
             self._spread(emitter, emitter.hoisted)
-            self._turn(emitter, emitter.hoisted)
+            self._reverse(emitter, emitter.hoisted)
         return self._known[axis]
 
     def _decode(self, emitter: Integers, number: str, write: Callable[[str], str]) -> None:

@@ -22,23 +22,23 @@ from fuser.tilegen.ir import Kernel
 from fuser.tilegen.value import Value
 
 TABLE = "@programs"
-MOST_NUMBERS = 12288
+MAX_NUMBERS = 12288
 """In a table: three quarters of the 64 KiB of constant memory."""
 BETWEEN = 1.5
 """Iterations that it takes to end a program and to begin the next one."""
 
 
-def share_out(low: Builder) -> None:
+def assign_programs(low: Builder) -> None:
     """Where programs differ in length, a table of those of every block."""
-    trips = lengths(low.kernel, low.order)
-    if trips is None:
+    trip_counts = iterations_of_programs(low.kernel, low.order)
+    if trip_counts is None:
         return
-    numbers = shares(trips, low.order.starts)
-    if len(numbers) <= MOST_NUMBERS:
+    numbers = longest_first(trip_counts, low.order.starts)
+    if len(numbers) <= MAX_NUMBERS:
         low.needs.tables[TABLE] = tuple(numbers)
 
 
-def listed(low: Builder, position: str) -> str:
+def program_at(low: Builder, position: str) -> str:
     """The number of the program at a position: of the table, or of the raster where there is none.
     Not below the number of programs where a block is done."""
     if TABLE not in low.needs.tables:
@@ -46,39 +46,39 @@ def listed(low: Builder, position: str) -> str:
     return low.scalar_of(gpu.ReadTable(table=TABLE, at=position))
 
 
-def shares(trips: Sequence[int], blocks: int) -> list[int]:
+def longest_first(trip_counts: Sequence[int], blocks: int) -> list[int]:
     """The numbers of the programs of so many blocks, of so many iterations each: round by round,
     one for each block; where a block has none left, and in a last round, the number of programs."""
     found: list[list[int]] = [[] for _ in range(blocks)]
     loads = [(0.0, block) for block in range(blocks)]
-    for number in sorted(range(len(trips)), key=lambda number: -trips[number]):
+    for number in sorted(range(len(trip_counts)), key=lambda number: -trip_counts[number]):
         load, block = loads[0]
         found[block].append(number)
-        heapq.heapreplace(loads, (load + trips[number] + BETWEEN, block))
+        heapq.heapreplace(loads, (load + trip_counts[number] + BETWEEN, block))
     rounds = max(map(len, found)) + 1
-    padded = [share + [len(trips)] * (rounds - len(share)) for share in found]
-    return [share[turn] for turn in range(rounds) for share in padded]
+    padded = [own + [len(trip_counts)] * (rounds - len(own)) for own in found]
+    return [own[round_] for round_ in range(rounds) for own in padded]
 
 
-def lengths(kernel: Kernel, order: ProgramOrder) -> list[int] | None:
+def iterations_of_programs(kernel: Kernel, order: ProgramOrder) -> list[int] | None:
     """Iterations of the loops of every program, in the order of the raster; None where all programs
     have as many, or it is not known how many."""
     if is_symbolic(*order.grid) or order.group or order.cluster > 1:
         return None
-    if order.programs > MOST_NUMBERS:
+    if order.programs > MAX_NUMBERS:
         return None
     walk = _Loops(kernel)
     result: list[int] = []
     for at in itertools.product(*(range(extent) for extent in order.grid)):
-        trips = walk.trips(
+        count = walk.trip_count(
             tuple(
                 order.grid[axis] - 1 - number if axis in order.reverse else number
                 for axis, number in enumerate(at)
             )
         )
-        if trips is None:
+        if count is None:
             return None
-        result.append(trips)
+        result.append(count)
     return result if min(result) < max(result) else None
 
 
@@ -97,7 +97,7 @@ class _Loops:
         self.used = sorted(self._used())
         self._known: dict[tuple[int, ...], int | None] = {}
 
-    def trips(self, at: tuple[int, ...]) -> int | None:
+    def trip_count(self, at: tuple[int, ...]) -> int | None:
         """Of the program at these coordinates; None where they depend on data."""
         key = tuple(at[axis] for axis in self.used)
         if key not in self._known:

@@ -1,4 +1,4 @@
-"""Stream-K: blocks share the tiles that are left over behind whole waves, by steps of their loops.
+"""Stream-K: blocks share the tiles that are left over after whole waves, by steps of their loops.
 
 Whole waves leave multiprocessors idle where their number does not divide the tiles. Here the tiles
 left over are done first, by all blocks: as many blocks as there are such tiles have the first part
@@ -36,26 +36,27 @@ from fuser.backend.nvptx.ir.values import Operand, Tile
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.lowering.recorder import Region
 from fuser.backend.nvptx.schedule.producer_ring import Ring, Stream
-from fuser.backend.nvptx.tile_scheduler.tile_scheduler import each_turn
+from fuser.backend.nvptx.tile_scheduler.tile_scheduler import tile_loop
 from fuser.tilegen import ops
 from fuser.tilegen.stream_k import Cut
 
 
-class Shares:
-    """What `blocks` blocks, or clusters of neighbours, do of `tiles` programs with `trips`
-    iterations each, `per_unit` of them on a multiprocessor. number, first, last: the program of the
-    stretch that is being emitted, its first iteration and the one behind its last.
+class StreamK:
+    """What `blocks` blocks, or multicast clusters, do of `tiles` programs with `cut.iterations`
+    iterations each, `blocks_per_sm` of them on a multiprocessor. A work unit is a program, or a run
+    of its iterations. number, first, last: the program of the work unit that is being emitted, its
+    first iteration and the one after its last.
 
     Where a block is, is one number: program * iterations + iteration. The programs left over come
     first.
     """
 
     def __init__(
-        self, low: Builder, loop: ops.For, tiles: int, blocks: int, cut: Cut, per_unit: int = 1
+        self, low: Builder, loop: ops.For, tiles: int, blocks: int, cut: Cut, blocks_per_sm: int = 1
     ) -> None:
         self.low, self.loop = low, loop
         self.tiles, self.blocks, self.cut = tiles, blocks, cut
-        self.per_unit = per_unit
+        self.blocks_per_sm = blocks_per_sm
         self.number: Operand = 0
         self.first: Operand = 0
         self.last: Operand = 0
@@ -83,17 +84,16 @@ class Shares:
         block = self._read(self.low.order.unit)
         part = e.value(f"udiv i32 {block}, {cut.lists}")
         number = e.times(e.minus(block, e.times(part, cut.lists)), cut.run)
-        trip = e.plus(e.times(part, cut.length), cut.first)
-        tail = e.plus(e.times(number, cut.iterations), trip)
+        iteration = e.plus(e.times(part, cut.length), cut.first)
+        tail = e.plus(e.times(number, cut.iterations), iteration)
         own = e.minus(block, cut.tails)
         is_tail = e.value(f"icmp ult i32 {block}, {cut.tails}")
         is_head = e.value(f"icmp ult i32 {own}, {cut.left}")
         head = e.pick(is_head, e.times(own, cut.iterations), self._whole(block))
         return e.pick(is_tail, tail, head)
 
-    def stretch(self, at: Operand) -> tuple[Operand, Operand, Operand]:
-        """(program, its first iteration, the one behind its last) of what a block does from `at`
-        on."""
+    def work_unit(self, at: Operand) -> tuple[Operand, Operand, Operand]:
+        """The work unit at `at`: (program, its first iteration, the one after its last)."""
         e, cut = self.low.scalars, self.cut
         number = e.value(f"udiv i32 {at}, {cut.iterations}")
         first = e.minus(at, e.times(number, cut.iterations))
@@ -103,10 +103,10 @@ class Shares:
         is_left = e.value(f"icmp ult i32 {number}, {cut.left}")
         return number, first, e.pick(is_left, stop, cut.iterations)
 
-    def after(self, at: Operand) -> Operand:
-        """Where a block goes on after the stretch that begins at `at`."""
+    def next_work_unit(self, at: Operand) -> Operand:
+        """Where a block goes on after the work unit that begins at `at`."""
         e, cut = self.low.scalars, self.cut
-        number, first, _ = self.stretch(at)
+        number, first, _ = self.work_unit(at)
         following = e.value(f"add i32 {number}, 1")
         more = e.value(f"icmp ne i32 {first}, 0")
         more = e.value(f"and i1 {more}, {e.value(f'icmp ult i32 {following}, {cut.left}')}")
@@ -118,40 +118,40 @@ class Shares:
         return e.pick(is_left, then, e.plus(at, self.blocks * cut.iterations))
 
     def bounds(self, start: Operand) -> tuple[Operand, Operand]:
-        """Start and stop of the loop in this stretch. start: of the whole loop."""
+        """Start and stop of the loop in this work unit. start: of the whole loop."""
         e, step = self.low.scalars, self.loop.step
         return (
             e.plus(e.times(self.first, step), start),
             e.plus(e.times(self.last, step), start),
         )
 
-    # one stretch after the other ----------------------------------------------------------------
+    # one work unit after the other ---------------------------------------------------------------
 
-    def each_stretch(
-        self, teams: int, emit: Callable[[], None], last: Callable[[], None] | None = None
+    def each_work_unit(
+        self, consumer_groups: int, emit: Callable[[], None], last: Callable[[], None] | None = None
     ) -> None:
-        """Emit a loop over what the block does: all of it, or every other stretch, for one of two
-        warp groups. Where the ring of a stream then is follows from the iterations of both. last:
-        emits what ends every stretch."""
+        """Emit a loop over the work units of a block: all, or every other one for one of two
+        consumer groups. Where the ring of a stream then is follows from the iterations of both.
+        last: emits what ends every work unit."""
         low, e = self.low, self.low.scalars
         streams = list(low.streams.values())
         start = self._start()
         starts: list[Ring] = [(0, 0) for _ in streams]
-        if teams > 1:
-            _, first, stop = self.stretch(start)
+        if consumer_groups > 1:
+            _, first, stop = self.work_unit(start)
             count = e.minus(stop, first)
-            second = e.value(f"icmp ne i32 {low.shared.team}, 0")
+            second = e.value(f"icmp ne i32 {low.shared.group}, 0")
             starts = [
                 (e.pick(second, stage, 0), e.pick(second, phase, 0))
-                for stage, phase in (_moved(low, s, (0, 0), count) for s in streams)
+                for stage, phase in (_ring_after(low, s, (0, 0), count) for s in streams)
             ]
-            start = e.pick(second, self.after(start), start)
+            start = e.pick(second, self.next_work_unit(start), start)
 
-        def admit(at: str) -> str:
+        def is_valid(at: str) -> str:
             return e.value(f"icmp ult i32 {at}, {self.tiles * self.cut.iterations}")
 
-        def turn(at: str) -> tuple[Operand, list[Ring]]:
-            self.number, self.first, self.last = self.stretch(at)
+        def run_work_unit(at: str) -> tuple[Operand, list[Ring]]:
+            self.number, self.first, self.last = self.work_unit(at)
             low.order.choose(e, str(self.number))
             self.skip = None
             emit()
@@ -161,21 +161,23 @@ class Shares:
             if last is not None:
                 last()
             ends = [stream.ring for stream in streams]
-            following = self.after(at)
-            if teams > 1:
-                _, first, stop = self.stretch(following)
+            following = self.next_work_unit(at)
+            if consumer_groups > 1:
+                _, first, stop = self.work_unit(following)
                 other = e.minus(stop, first)
-                ends = [_moved(low, s, ring, other) for s, ring in zip(streams, ends, strict=True)]
-                following = self.after(following)
+                ends = [
+                    _ring_after(low, s, ring, other) for s, ring in zip(streams, ends, strict=True)
+                ]
+                following = self.next_work_unit(following)
             return following, ends
 
-        each_turn(low, teams, start, starts, admit, turn)
+        tile_loop(low, consumer_groups, start, starts, is_valid, run_work_unit)
 
     # sums of others -----------------------------------------------------------------------------
 
     def complete(self, finals: list[Tile]) -> list[Tile]:
-        """Behind the loop: leave the sums of a later stretch and skip what follows; or else add
-        those of the other stretches."""
+        """After the loop: leave the sums of a later work unit of a tile and skip what follows; or
+        else add those of the others."""
         low, e = self.low, self.low.scalars
         cut = e.value(f"icmp ne i32 {self.first}, 0")
         self.skip = low.region(gpu.If(condition=cut, then=ir.Block(), other=ir.Block()))
@@ -187,7 +189,7 @@ class Shares:
     def _reserve(self, tiles: list[Tile]) -> None:
         """Memory and flags for the sums of all parts."""
         low = self.low
-        slots = self.cut.left * self.cut.parts * low.neighbours.blocks
+        slots = self.cut.left * self.cut.parts * low.multicast.blocks
         vectors = -(-sum(len(tile.layout.regs) for tile in tiles) // 4)
         low.needs.workspace_bytes = slots * vectors * 16 * 32 * low.warps
         kind = f"[{slots * low.warps} x i32]"
@@ -196,18 +198,18 @@ class Shares:
     def _leave(self, tiles: list[Tile]) -> None:
         e = self.low.scalars
         self._reserve(tiles)
-        behind = e.minus(self.first, self.cut.first)
-        part = e.value(f"udiv i32 {behind}, {self.cut.length}")
+        past = e.minus(self.first, self.cut.first)
+        part = e.value(f"udiv i32 {past}, {self.cut.length}")
         self.low.do(gpu.LeaveSums(
             values=tuple(tiles), program=self.number, part=part, parts=self.cut.parts,
-            neighbours=self.low.neighbours.blocks, teams=self.low.feeding.teams,
+            neighbours=self.low.multicast.blocks, teams=self.low.producer.consumer_groups,
         ))  # fmt: skip
 
     def _gather(self, tiles: list[Tile]) -> list[Tile]:
         """Add the sums of the later parts, in the order of their iterations."""
         low, e = self.low, self.low.scalars
         is_cut = e.value(f"icmp ult i32 {self.number}, {self.cut.left}")
-        # LLVM must not know how many: it would mix what is in the loop with what is behind it
+        # LLVM must not know how many: it would mix what is in the loop with what is after it
         parts = low.scalar_of(gpu.Opaque(value=self.cut.parts))
         stop = e.pick(is_cut, parts, 0)
         part = e.name_of()
@@ -221,7 +223,7 @@ class Shares:
         region.following()
         added = gpu.AddSums(
             values=tuple(phis), program=self.number, part=part, parts=self.cut.parts,
-            neighbours=low.neighbours.blocks, teams=low.feeding.teams,
+            neighbours=low.multicast.blocks, teams=low.producer.consumer_groups,
             results=tuple(low.like(tile) for tile in tiles),
         )  # fmt: skip
         low.do(added)
@@ -232,12 +234,12 @@ class Shares:
         return list(loop.results)
 
 
-def _moved(low: Builder, stream: Stream, ring: Ring, count: Operand) -> Ring:
+def _ring_after(low: Builder, stream: Stream, ring: Ring, count: Operand) -> Ring:
     """(stage, phase) after this many iterations."""
     e = low.scalars
     stage, phase = ring
     moved = e.plus(stage, count)
-    turns = e.value(f"udiv i32 {moved}, {stream.stages}")
-    stage = e.minus(moved, e.times(turns, stream.stages))
-    odd = e.value(f"and i32 {turns}, 1")
+    rounds = e.value(f"udiv i32 {moved}, {stream.stages}")
+    stage = e.minus(moved, e.times(rounds, stream.stages))
+    odd = e.value(f"and i32 {rounds}, 1")
     return stage, odd if phase == 0 else e.value(f"xor i32 {phase}, {odd}")

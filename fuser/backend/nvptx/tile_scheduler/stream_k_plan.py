@@ -3,21 +3,21 @@ these are cut."""
 
 from __future__ import annotations
 
-from fuser.backend.nvptx.layouts.assignment import accumulates, trips_of
+from fuser.backend.nvptx.layouts.assignment import accumulates, trip_count
 from fuser.backend.nvptx.lowering.builder import Builder
-from fuser.backend.nvptx.schedule.dot_chain import find_chain
+from fuser.backend.nvptx.schedule.dot_chain import find_dot_chain
 from fuser.backend.nvptx.schedule.producer_warp import REGISTERS
-from fuser.backend.nvptx.tile_scheduler.stream_k import Shares
+from fuser.backend.nvptx.tile_scheduler.stream_k import StreamK
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
 from fuser.tilegen.stream_k import cut_tiles
 
-MOST_STEPS = 1 << 30
+MAX_STEPS = 1 << 30
 """Iterations of all programs that are counted in 32 bits."""
 
 
-def plan_shares(low: Builder) -> Shares | None:
-    """The shares of a kernel's blocks, where its schedule asks for them (`stream_k` blocks of a
+def plan_stream_k(low: Builder) -> StreamK | None:
+    """The work units of a kernel's blocks, where its schedule asks for them (`stream_k` blocks of a
     multiprocessor); None where its only loop does not just add up, or no tile would be cut."""
     if not low.kernel.schedule.stream_k:
         return None
@@ -29,17 +29,17 @@ def plan_shares(low: Builder) -> Shares | None:
     return found
 
 
-def _planned(low: Builder) -> Shares | str:
-    """The shares, or why there are none."""
-    per_unit = _blocks_of_unit(low)
+def _planned(low: Builder) -> StreamK | str:
+    """The work units, or why there are none."""
+    blocks_per_sm = _blocks_per_sm(low)
     programs = low.order.programs
     if low.cluster.blocks > 1:
         return "a cluster shares each program"
     if is_symbolic(programs):
         return "the number of programs is open"
-    loop = _only_products(low)
-    trips = trips_of(loop) if loop is not None else 0
-    if loop is None or trips < 2:
+    loop = _only_matmuls(low)
+    iterations = trip_count(loop) if loop is not None else 0
+    if loop is None or iterations < 2:
         return "it is no single loop of two or more iterations that adds up matmuls from zero"
     before = low.kernel.body.ops[: low.kernel.body.ops.index(loop)]
     if any(isinstance(op, ops.Store | ops.AtomicAdd) for op in before):
@@ -47,18 +47,18 @@ def _planned(low: Builder) -> Shares | str:
     if any(plan.kind == "wide" for plan in low.assignment.dots.values()):
         return "float32 operands are split"
     for stream in low.streams.values():
-        if not stream.quiet or stream.split or find_chain(low, stream):
-            return "its loop does more than multiply what is brought"
-    blocks = max(1, low.neighbours.at_once() * per_unit)
-    cut = cut_tiles(programs % blocks, trips, blocks)
+        if not stream.quiet or stream.split or find_dot_chain(low, stream):
+            return "its loop does more than multiply what is fetched"
+    blocks = max(1, low.multicast.at_once() * blocks_per_sm)
+    cut = cut_tiles(programs % blocks, iterations, blocks)
     if cut is None:
         return f"{programs} programs on {blocks} blocks leave nothing worth a cut"
-    if (programs + 2 * blocks) * trips >= MOST_STEPS:
+    if (programs + 2 * blocks) * iterations >= MAX_STEPS:
         return "its iterations are not counted in 32 bits"
-    return Shares(low, loop, programs, blocks, cut, per_unit)
+    return StreamK(low, loop, programs, blocks, cut, blocks_per_sm)
 
 
-def _blocks_of_unit(low: Builder) -> int:
+def _blocks_per_sm(low: Builder) -> int:
     """Blocks of a multiprocessor. Warps that hand registers to each other
     (schedule/producer_warp.py) reckon with all of them: two such blocks would wait for registers
     for ever."""
@@ -67,7 +67,7 @@ def _blocks_of_unit(low: Builder) -> int:
     return min(schedule.stream_k, 1 if low.streams and warps in REGISTERS else schedule.stream_k)
 
 
-def _only_products(low: Builder) -> ops.For | None:
+def _only_matmuls(low: Builder) -> ops.For | None:
     """The only loop of a kernel, where it does nothing but add up matmuls from zero."""
     plan = low.assignment
     loops = [op for op in low.kernel.walk() if isinstance(op, ops.For)]

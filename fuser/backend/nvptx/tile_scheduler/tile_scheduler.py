@@ -1,4 +1,4 @@
-"""The loop of a persistent block over what it does, one program or part of one after the other."""
+"""The loop of a persistent block over its tiles: programs, or work units of stream-k."""
 
 from __future__ import annotations
 
@@ -11,33 +11,37 @@ from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.schedule.producer_ring import Ring
 
 
-def each_turn(
+def tile_loop(
     low: Builder,
-    teams: int,
+    consumer_groups: int,
     first: Operand,
     starts: list[Ring],
-    admit: Callable[[str], str],
+    is_valid: Callable[[str], str],
     emit: Callable[[str], tuple[Operand, list[Ring]]],
 ) -> None:
     """Emit the loop. first: the number it begins at; starts: (stage, phase) of every stream's ring
-    there. admit: emits the condition under which a number is done. emit: emits what is done, and
-    gives the number that follows and the rings then, for one of two warp groups behind the other's
-    program.
+    there. is_valid: emits the condition under which a number is a tile. emit: emits the tile, and
+    gives the number that follows and the rings then; of two consumer groups, after the other's
+    tile.
     """
     e = low.scalars
     streams = list(low.streams.values())
     # a fresh barrier counts as complete for parity 1: warp group 0 begins at once
-    turn = e.value(f"sub i32 1, {low.shared.team}") if teams > 1 else ""
+    order_phase = e.value(f"sub i32 1, {low.shared.group}") if consumer_groups > 1 else ""
     number = e.name_of()
     rings = [(e.name_of(), e.name_of()) for _ in streams]
     for stream, ring in zip(streams, rings, strict=True):
         stream.ring = ring
-    low.feeding.turn, low.feeding.visit, low.feeding.number = e.name_of(), e.name_of(), number
+    low.producer.order_phase, low.producer.resident_phase, low.producer.program_number = (
+        e.name_of(),
+        e.name_of(),
+        number,
+    )
     carried: list[tuple[str, Operand]] = [(number, first)]
-    if low.feeding.resident:
-        carried.append((low.feeding.visit, 0))
-    if teams > 1:
-        carried.append((low.feeding.turn, turn))
+    if low.producer.resident:
+        carried.append((low.producer.resident_phase, 0))
+    if consumer_groups > 1:
+        carried.append((low.producer.order_phase, order_phase))
     for ring, start in zip(rings, starts, strict=True):
         carried += zip(ring, start, strict=True)
     names, firsts = zip(*carried, strict=True)
@@ -45,14 +49,14 @@ def each_turn(
         scalars=names, types=("i32",) * len(names), firsts=firsts, params=(), inits=(),
         head=ir.Block(), body=ir.Block(),
     ))  # fmt: skip
-    low.do(gpu.Condition(value=admit(number)))
+    low.do(gpu.Condition(value=is_valid(number)))
     region.following()
     following, ends = emit(number)
     after: list[Operand] = [following]
-    if low.feeding.resident:
-        after.append(e.value(f"xor i32 {low.feeding.visit}, 1"))
-    if teams > 1:
-        after.append(e.value(f"xor i32 {low.feeding.turn}, 1"))
+    if low.producer.resident:
+        after.append(e.value(f"xor i32 {low.producer.resident_phase}, 1"))
+    if consumer_groups > 1:
+        after.append(e.value(f"xor i32 {low.producer.order_phase}, 1"))
     for end in ends:
         after += end
     low.do(gpu.Yield(scalars=tuple(after)))

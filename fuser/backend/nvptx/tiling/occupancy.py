@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from fuser.backend.nvptx.lowering.builder import Builder
-from fuser.backend.nvptx.tiling.resident_rows import Held
+from fuser.backend.nvptx.tiling.resident_rows import ResidentRows
 from fuser.graph.sizes import size_hint
 from fuser.tilegen import ops
 
 
-def resident_blocks(low: Builder, held: Held | None) -> int:
+def resident_blocks(low: Builder, resident_rows: ResidentRows | None) -> int:
     """Blocks that a multiprocessor should hold at once, which bounds the registers of a thread.
 
     Long rows: one block of 16 warps has too few bytes under way, and its values fit half of the
@@ -18,12 +18,12 @@ def resident_blocks(low: Builder, held: Held | None) -> int:
     are read several times must stay in the L2 meanwhile. Where such rows are spread over a cluster,
     blocks are half as large, and three of them fit.
     """
-    if low.kernel.schedule.blocks_per_unit:
-        return low.kernel.schedule.blocks_per_unit
-    if held is not None:
-        return held.blocks
-    if low.shares is not None:
-        return low.shares.per_unit
+    if low.kernel.schedule.blocks_per_sm:
+        return low.kernel.schedule.blocks_per_sm
+    if resident_rows is not None:
+        return resident_rows.blocks
+    if low.stream_k is not None:
+        return low.stream_k.blocks_per_sm
     if low.assignment.dots:
         # one splits its operands while the other multiplies
         return 2 if any(plan.kind == "wide" for plan in low.assignment.dots.values()) else 1

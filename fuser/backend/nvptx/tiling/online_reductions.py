@@ -10,7 +10,7 @@ the first. But a sum around another number can be corrected:
     sum (x - mean)^2 = sum (x - m)^2 + n (m - mean)^2      where m is the mean of these n elements
 
 (an online softmax; Chan, Golub, LeVeque 1979). So every strip of a row is summed around its own
-maximum or mean, threads, warps and blocks merge pairs in a fixed order, and one pass and one
+maximum or mean, threads, warps and blocks merge both in a fixed order, and one pass and one
 exchange do for both. No sum of squares around a far number appears, so a mean far from zero costs
 no accuracy.
 """
@@ -25,7 +25,12 @@ from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layouts.layout import Layout
 from fuser.backend.nvptx.lowering.builder import Builder
-from fuser.backend.nvptx.lowering.reduce import Partial, fold_parts, parts_of_blocks, parts_of_warps
+from fuser.backend.nvptx.lowering.reduce import (
+    Partial,
+    fold_partials,
+    partials_of_blocks,
+    partials_of_warps,
+)
 from fuser.backend.nvptx.lowering.tiles import finite, full_like, map_of, new_like
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
@@ -33,7 +38,7 @@ from fuser.tilegen.value import Value
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
+class OnlineReduction:
     """first, second: the reductions. squares: of differences, else exponentials. between: the ops
     that lead from the result of the first to what the second reduces, in order."""
 
@@ -43,7 +48,9 @@ class Pair:
     between: tuple[Op, ...]
 
 
-def find_pair(second: ops.Reduce, makers: dict[Value, Op]) -> tuple[ops.Reduce, bool] | None:
+def find_online_reduction(
+    second: ops.Reduce, makers: dict[Value, Op]
+) -> tuple[ops.Reduce, bool] | None:
     """(the reduction that a sum is relative to, whether it is one of squares); None where it is
     not such a sum, or where elements are masked that its mean must not count."""
     if second.fn != "sum" or not second.x.dtype.is_float:
@@ -84,16 +91,19 @@ def _scaled(op: Op | None, makers: dict[Value, Op], count: int) -> Op | None:
     return None
 
 
-def plan_pairs(low: Builder, reductions: list[ops.Reduce], whole: Layout) -> list[Pair]:
-    """The pairs among reductions of rows of a layout. Each may be part of one; what lies between
-    must be where the threads have their rows, as every thread has other numbers there at first."""
+def plan_online_reductions(
+    low: Builder, reductions: list[ops.Reduce], whole: Layout
+) -> list[OnlineReduction]:
+    """The online reductions among reductions of rows of a layout. Each may be part of one; what
+    lies between must be where the threads have their rows, as every thread has other numbers there
+    at first."""
     plan = low.assignment
-    found: list[Pair] = []
+    found: list[OnlineReduction] = []
     for second in reductions:
-        pair = find_pair(second, plan.makers)
-        if pair is None or pair[0] not in reductions:
+        reduction = find_online_reduction(second, plan.makers)
+        if reduction is None or reduction[0] not in reductions:
             continue
-        first, squares = pair
+        first, squares = reduction
         if first.fn == "fmax":
             continue  # a strip without a number has no maximum to sum around
         if any(first in (p.first, p.second) or second is p.first for p in found):
@@ -104,9 +114,9 @@ def plan_pairs(low: Builder, reductions: list[ops.Reduce], whole: Layout) -> lis
             continue
         between = _between(low, first, second)
         rows = whole.reduced(first.axis)
-        short = [v for v in _short(first, between) if v not in plan.flexible]
-        if all(low.layout(v) == rows for v in short):
-            found.append(Pair(first, second, squares, between))
+        row_values = [v for v in _row_values(first, between) if v not in plan.flexible]
+        if all(low.layout(v) == rows for v in row_values):
+            found.append(OnlineReduction(first, second, squares, between))
     return found
 
 
@@ -126,12 +136,12 @@ def _between(low: Builder, first: ops.Reduce, second: ops.Reduce) -> tuple[Op, .
             if after & set(op.operands()):
                 after.update(op.results)
                 found.append(op)
-            elif isinstance(op, ops.Full):  # it may stand behind the first reduction
+            elif isinstance(op, ops.Full):  # it may stand after the first reduction
                 found.append(op)
     return tuple(found)
 
 
-def _short(first: ops.Reduce, between: tuple[Op, ...]) -> list[Value]:
+def _row_values(first: ops.Reduce, between: tuple[Op, ...]) -> list[Value]:
     """Of what lies between, the values as short as the results."""
     shape = first.result.shape
     return [v for v in (first.result, *(op.results[0] for op in between)) if v.shape == shape]
@@ -139,10 +149,11 @@ def _short(first: ops.Reduce, between: tuple[Op, ...]) -> list[Value]:
 
 @dataclass
 class Running:
-    """What a thread has of a pair. first: maxima or sums; second: sums around the maxima or the
-    means; count: elements of each; like: the fold that they are parts of."""
+    """What a thread has of an online reduction. first: maxima or sums; second: sums around the
+    maxima or the means; count: elements of each; like: the fold that they are partial results
+    of."""
 
-    pair: Pair
+    reduction: OnlineReduction
     like: Partial
     first: Tile
     second: Tile
@@ -151,43 +162,43 @@ class Running:
 
 def add_strip(
     low: Builder,
-    pair: Pair,
+    reduction: OnlineReduction,
     before: Running | None,
     fold: Callable[[ops.Reduce], Partial],
     run: Callable[[Op], None],
 ) -> Running:
-    """Take a strip of a pair's row into account: `fold` folds a strip of a reduction's operand in
+    """Take a strip of the row into account: `fold` folds a strip of a reduction's operand in
     each thread, `run` emits an op for this strip."""
-    plain = fold(pair.first)
+    plain = fold(reduction.first)
     first = plain.tile
     count = len(plain.of.regs) // len(plain.layout.regs)
-    if pair.squares:
-        around = _times(low, first, pair.first.x.shape[plain.axis] / count)
+    if reduction.squares:
+        around = _times(low, first, reduction.first.x.shape[plain.axis] / count)
     else:
         if before is not None:
             first = map_of(low, "max", before.first, first)
         around = finite(low, first)
-    result = pair.first.result
+    result = reduction.first.result
     low.env[result] = around
     low.converted = {key: tile for key, tile in low.converted.items() if key[0] is not result}
-    for op in pair.between:
+    for op in reduction.between:
         run(op)
-    second = fold(pair.second).tile
+    second = fold(reduction.second).tile
     if before is None:
-        return Running(pair, plain, first, second, count)
-    if not pair.squares:
+        return Running(reduction, plain, first, second, count)
+    if not reduction.squares:
         moved = _moved(low, before.second, finite(low, before.first), around)
-        return Running(pair, plain, first, map_of(low, "add", moved, second), count)
-    parts = (before.count, before.first, before.second), (count, first, second)
-    first, second = _join_two(low, *parts)
-    return Running(pair, plain, first, second, before.count + count)
+        return Running(reduction, plain, first, map_of(low, "add", moved, second), count)
+    partials = (before.count, before.first, before.second), (count, first, second)
+    first, second = _join_two(low, *partials)
+    return Running(reduction, plain, first, second, before.count + count)
 
 
-def merge_threads(low: Builder, part: Running) -> tuple[Tile, Tile]:
+def merge_threads(low: Builder, running: Running) -> tuple[Tile, Tile]:
     """The results of both reductions of what the threads have: lanes, warps, blocks."""
-    like, first, second, count = part.like, part.first, part.second, part.count
+    like, first, second, count = running.like, running.first, running.second, running.count
     steps = tuple(1 << bit for bit, basis in enumerate(like.of.lanes) if basis[like.axis])
-    if part.pair.squares:
+    if running.reduction.squares:
         for step in steps:
             others = [_shuffled(low, x, step) for x in (first, second)]
             mine = (count, first, second)
@@ -203,28 +214,28 @@ def merge_threads(low: Builder, part: Running) -> tuple[Tile, Tile]:
         first = most
     bits = [bit for bit, basis in enumerate(like.of.warps) if basis[like.axis]]
     inside, blocks = low.cluster.split(bits)
-    for gather, which in ((parts_of_warps, inside), (parts_of_blocks, blocks)):
+    for gather, which in ((partials_of_warps, inside), (partials_of_blocks, blocks)):
         if which:
-            parts = gather(low, [first, second], which)
-            first, second = _join(low, part.pair.squares, parts, count)
-            count *= len(parts)
-    if not part.pair.squares:  # where all is -inf, or some inf, the sum is NaN
+            partials = gather(low, [first, second], which)
+            first, second = _join(low, running.reduction.squares, partials, count)
+            count *= len(partials)
+    if not running.reduction.squares:  # where all is -inf, or some inf, the sum is NaN
         second = map_of(low, "add", second, map_of(low, "sub", first, first))
     return first, second
 
 
-def _join(low: Builder, squares: bool, parts: list[list[Tile]], count: int) -> tuple[Tile, Tile]:
-    """The pair of parts of `count` elements each."""
-    firsts, seconds = [part[0] for part in parts], [part[1] for part in parts]
+def _join(low: Builder, squares: bool, partials: list[list[Tile]], count: int) -> tuple[Tile, Tile]:
+    """The two results of partial ones of `count` elements each."""
+    firsts, seconds = [running[0] for running in partials], [running[1] for running in partials]
     if not squares:
-        most = fold_parts(low, "max", firsts)
+        most = fold_partials(low, "max", firsts)
         moved = [_around(low, m, s, most) for m, s in zip(firsts, seconds, strict=True)]
-        return most, fold_parts(low, "sum", moved)
-    total = fold_parts(low, "sum", firsts)
-    mean = _times(low, total, 1 / (count * len(parts)))
-    apart = [_distance(low, part, mean, 1 / count) for part in firsts]
-    squared = _times(low, fold_parts(low, "sum", apart), count)
-    return total, map_of(low, "add", fold_parts(low, "sum", seconds), squared)
+        return most, fold_partials(low, "sum", moved)
+    total = fold_partials(low, "sum", firsts)
+    mean = _times(low, total, 1 / (count * len(partials)))
+    apart = [_distance(low, running, mean, 1 / count) for running in firsts]
+    squared = _times(low, fold_partials(low, "sum", apart), count)
+    return total, map_of(low, "add", fold_partials(low, "sum", seconds), squared)
 
 
 def _join_two(

@@ -19,28 +19,28 @@ from fuser.backend.nvptx.layouts.assignment import is_tile, lookups_of
 from fuser.backend.nvptx.layouts.layout import Layout, strips_along
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.lowering.reduce import Partial, fold_registers, fold_threads
-from fuser.backend.nvptx.prefetch.prefetched_broadcasts import Lines
+from fuser.backend.nvptx.prefetch.prefetched_broadcasts import PrefetchedBroadcasts
 from fuser.backend.nvptx.tiling.online_reductions import (
-    Pair,
+    OnlineReduction,
     Running,
     add_strip,
     merge_threads,
-    plan_pairs,
+    plan_online_reductions,
 )
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
 from fuser.tilegen.value import Value
 
 Sink = ops.Reduce | ops.Store
-LEAST_REGISTERS = 64
+MIN_REGISTERS = 64
 """Registers of a thread."""
-SPARE = 1280
+BLOCK_OVERHEAD = 1280
 """Bytes of shared memory that a block takes beside its rows."""
 CACHE_BYTES = 256 << 10
 """Shared memory and first-level cache of a multiprocessor."""
-AHEAD = 256
+CODE_MOTION_BYTES = 256
 """Bytes of strips that code may be moved across, where several rows or what all rows share meet."""
-MOST_PASSES = 6
+MAX_PASSES = 6
 """How often the ops of a row may be computed, on average: rows that are normalised over and over
 would be code of the square of their length."""
 STRIP = 16
@@ -48,13 +48,13 @@ STRIP = 16
 
 
 @dataclass(eq=False)
-class Held:
+class ResidentRows:
     """How a kernel runs strip by strip.
 
-    whole: the layout of the rows; strips: its parts; loads: the held ones, with their slots.
+    whole: the layout of the rows; strips: its parts; loads: the resident ones, with their slots.
     sinks: reductions and stores of rows. tables: for each strip, the layouts of what is computed
-    once a strip. pairs: reductions that one pass makes together. blocks: that a multiprocessor is
-    to run at once. lines: what the next pass loads, under way.
+    once a strip. online_reductions: those that one pass makes. blocks: that a multiprocessor is to
+    run at once. broadcasts: what the next pass loads, under way.
     """
 
     whole: Layout
@@ -62,15 +62,15 @@ class Held:
     sinks: list[Sink]
     tables: list[dict[Value, Layout]]
     loads: dict[ops.Load, Slot]
-    pairs: list[Pair] = field(default_factory=list)
+    online_reductions: list[OnlineReduction] = field(default_factory=list)
     blocks: int = 1
-    lines: Lines | None = None
+    broadcasts: PrefetchedBroadcasts | None = None
 
     def __contains__(self, value: Value) -> bool:
         return value in self.tables[0]
 
 
-def plan_held(low: Builder) -> Held | None:
+def plan_resident_rows(low: Builder) -> ResidentRows | None:
     """The plan of a kernel whose schedule asks for it and that is a straight line of maps and
     reductions of one shape; else None."""
     if not low.kernel.schedule.resident_rows:
@@ -79,14 +79,14 @@ def plan_held(low: Builder) -> Held | None:
     if isinstance(found, str):
         low.decisions.refuse(MECHANISM, found)
         return None
-    low.decisions.apply(MECHANISM, f"loads that are held and not repeated: {len(found.loads)}")
+    low.decisions.apply(MECHANISM, f"loads that are resident and not repeated: {len(found.loads)}")
     return found
 
 
-MECHANISM = "rows held in shared memory"
+MECHANISM = "shared-memory-resident rows"
 
 
-def _planned(low: Builder) -> Held | str:
+def _planned(low: Builder) -> ResidentRows | str:
     """The plan, or why there is none."""
     body, plan = low.kernel.body.ops, low.assignment
     if plan.dots:
@@ -118,46 +118,46 @@ def _planned(low: Builder) -> Held | str:
     found = [table for table in tables if table is not None]
     if len(found) < len(tables):
         return "strips do not fit the layouts of what they are made of"
-    held = Held(whole, strips, sinks, found, {})
-    uses = {use for value in held.tables[0] for use in plan.uses.get(value, ())}
-    if any(use not in sinks and not any(made in held for made in use.results) for use in uses):
+    resident = ResidentRows(whole, strips, sinks, found, {})
+    uses = {use for value in resident.tables[0] for use in plan.uses.get(value, ())}
+    if any(use not in sinks and not any(made in resident for made in use.results) for use in uses):
         return "something needs the row as a whole"
     folds = [op for op in sinks if isinstance(op, ops.Reduce)]
-    held.pairs = plan_pairs(low, folds, whole)
-    passes = [_slice(low, held, [sink])[0] for sink in sinks]
-    if sum(map(len, passes)) > MOST_PASSES * len(set().union(*passes)):
+    resident.online_reductions = plan_online_reductions(low, folds, whole)
+    passes = [_slice(low, resident, [sink])[0] for sink in sinks]
+    if sum(map(len, passes)) > MAX_PASSES * len(set().union(*passes)):
         return "too much would be computed again for each reduction"
     again = [
         op
         for op in body
         if isinstance(op, ops.Load) and sum(op in made for made in passes) > 1
-        if _can_hold(low, op, held)
+        if _can_be_resident(low, op, resident)
     ]
     sizes = [len(whole.regs) * op.view.dtype.bytes * plan.threads for op in again]
-    if not again or sum(sizes) + SPARE > low.target.shared_bytes:
+    if not again or sum(sizes) + BLOCK_OVERHEAD > low.target.shared_bytes:
         return "no load is read twice" if not again else "the rows do not fit shared memory"
     for op, size in zip(again, sizes, strict=True):
-        held.loads[op] = low.shared.allocate(size)
-    held.blocks = _resident(low, held)
-    return held
+        resident.loads[op] = low.shared.allocate(size)
+    resident.blocks = _resident(low, resident)
+    return resident
 
 
-def _resident(low: Builder, held: Held) -> int:
+def _resident(low: Builder, resident: ResidentRows) -> int:
     """Blocks that a multiprocessor has shared memory and registers for; where one block has a whole
     row, so many that what all rows are multiplied by, and the like, stays in its cache."""
     plan = low.assignment
-    rows = max(1, sum(slot.bytes for slot in held.loads.values()))
+    rows = max(1, sum(slot.bytes for slot in resident.loads.values()))
     found = min(
-        low.target.shared_bytes // (rows + SPARE),
-        low.target.registers // (LEAST_REGISTERS * plan.threads),
+        low.target.shared_bytes // (rows + BLOCK_OVERHEAD),
+        low.target.registers // (MIN_REGISTERS * plan.threads),
     )
-    lines = sum(
+    broadcasts = sum(
         len(plan.layouts[op.result].regs) * op.view.dtype.bytes * plan.threads
         for op in low.kernel.body.ops
-        if isinstance(op, ops.Load) and op.result in held and op not in held.loads
+        if isinstance(op, ops.Load) and op.result in resident and op not in resident.loads
     )
-    if plan.cluster == 1 and lines + rows < CACHE_BYTES:
-        found = min(found, (CACHE_BYTES - lines) // rows)
+    if plan.cluster == 1 and broadcasts + rows < CACHE_BYTES:
+        found = min(found, (CACHE_BYTES - broadcasts) // rows)
     return max(1, found)
 
 
@@ -179,7 +179,7 @@ def _layouts(low: Builder, sinks: list[Sink], strip: Layout) -> dict[Value, Layo
             continue
         if own is None or own.bits != layout.bits or not set(layout.regs) <= set(own.regs):
             return None
-        if own == layout:  # as long as a strip: computed once, in its turn
+        if own == layout:  # as long as a strip: computed once, where it stands
             continue
         found[value] = layout
         match plan.makers[value]:
@@ -194,40 +194,46 @@ def _layouts(low: Builder, sinks: list[Sink], strip: Layout) -> dict[Value, Layo
     return found
 
 
-def _can_hold(low: Builder, op: ops.Load, held: Held) -> bool:
+def _can_be_resident(low: Builder, op: ops.Load, resident: ResidentRows) -> bool:
     """Whether a load is as long as the rows and can be copied in vectors of 4 bytes or more."""
     access = low.assignment.accesses[op]
-    if low.assignment.layouts[op.result] != held.whole or not access.order:
+    if low.assignment.layouts[op.result] != resident.whole or not access.order:
         return False
-    fits = held.strips[0].vector(access.axis) % access.width == 0
+    fits = resident.strips[0].vector(access.axis) % access.width == 0
     return fits and access.width * op.view.dtype.bytes >= 4
 
 
 # emission -----------------------------------------------------------------------------------------
 
 
-def emit_held(low: Builder, held: Held) -> None:
+def emit_resident_rows(low: Builder, resident: ResidentRows) -> None:
     """Emit the ops of a kernel in order: copies where loads stand, a pass over the strips where the
     first of some reductions or stores stands that can be made together."""
     done: set[Op] = set()
     for op in low.kernel.body.ops:
         if isinstance(op, ops.Yield) or op in done:
             continue
-        if isinstance(op, ops.Load) and op in held.loads:
-            started = all(value in low.env for load in held.loads for value in load.operands())
-            loads = [load for load in held.loads if load not in done] if started else [op]
-            _copy(low, held, loads)
+        if isinstance(op, ops.Load) and op in resident.loads:
+            started = all(value in low.env for load in resident.loads for value in load.operands())
+            loads = [load for load in resident.loads if load not in done] if started else [op]
+            _copy(low, resident, loads)
             done.update(loads)
-        elif op in held.sinks:
-            together = [sink for sink in held.sinks if sink not in done and _ready(low, held, sink)]
+        elif op in resident.sinks:
+            together = [
+                sink for sink in resident.sinks if sink not in done and _ready(low, resident, sink)
+            ]
             done.update(together)
-            done.update(pair.second for pair in held.pairs if pair.first in together)
-            _pass(low, held, together, [sink for sink in held.sinks if sink not in done])
-        elif not any(result in held for result in op.results):
+            done.update(
+                reduction.second
+                for reduction in resident.online_reductions
+                if reduction.first in together
+            )
+            _pass(low, resident, together, [sink for sink in resident.sinks if sink not in done])
+        elif not any(result in resident for result in op.results):
             low.op(op)
 
 
-def _slice(low: Builder, held: Held, sinks: list[Sink]) -> tuple[set[Op], set[Value]]:
+def _slice(low: Builder, resident: ResidentRows, sinks: list[Sink]) -> tuple[set[Op], set[Value]]:
     """(ops to emit once a strip, values that they take from outside) for some sinks."""
     inside: set[Op] = set()
     outside: set[Value] = set()
@@ -237,7 +243,7 @@ def _slice(low: Builder, held: Held, sinks: list[Sink]) -> tuple[set[Op], set[Va
             pending += [v for v in sink.operands() if v is not sink.value]
     while pending:
         value = pending.pop()
-        if value not in held:
+        if value not in resident:
             outside.add(value)
             continue
         maker = low.assignment.makers[value]
@@ -247,69 +253,75 @@ def _slice(low: Builder, held: Held, sinks: list[Sink]) -> tuple[set[Op], set[Va
     return inside, outside
 
 
-def _ready(low: Builder, held: Held, sink: Sink) -> bool:
+def _ready(low: Builder, resident: ResidentRows, sink: Sink) -> bool:
     """Whether all that a pass takes from outside is there."""
-    inside, outside = _slice(low, held, [sink])
-    loads = [op for op in inside if isinstance(op, ops.Load) and op in held.loads]
+    inside, outside = _slice(low, resident, [sink])
+    loads = [op for op in inside if isinstance(op, ops.Load) and op in resident.loads]
     return all(value in low.env for value in outside) and all(op.result in low.env for op in loads)
 
 
-def _lines(low: Builder, held: Held, sinks: list[Sink]) -> Lines | None:
+def _broadcasts(
+    low: Builder, resident: ResidentRows, sinks: list[Sink]
+) -> PrefetchedBroadcasts | None:
     """What a pass loads that depends on no row."""
-    inside, _ = _slice(low, held, sinks)
+    inside, _ = _slice(low, resident, sinks)
     loads = [
         op
         for op in low.kernel.body.ops
-        if isinstance(op, ops.Load) and op in inside and op not in held.loads
+        if isinstance(op, ops.Load) and op in inside and op not in resident.loads
         if not op.operands() and low.assignment.accesses[op].order
         if op.view.buffer not in low.written
     ]
-    return Lines(low, loads, held.tables) if loads else None
+    return PrefetchedBroadcasts(low, loads, resident.tables) if loads else None
 
 
-def _pass(low: Builder, held: Held, sinks: list[Sink], rest: list[Sink]) -> None:
+def _pass(low: Builder, resident: ResidentRows, sinks: list[Sink], rest: list[Sink]) -> None:
     """Go over the strips once for all the sinks. rest: those of passes that follow."""
     plan = low.assignment
-    inside, _ = _slice(low, held, sinks)
-    lines, held.lines = held.lines or _lines(low, held, sinks), None
+    inside, _ = _slice(low, resident, sinks)
+    broadcasts, resident.broadcasts = resident.broadcasts or _broadcasts(low, resident, sinks), None
     steps = [
         op
         for op in low.kernel.body.ops
-        if op in inside and (lines is None or op not in lines.loads)
+        if op in inside and (broadcasts is None or op not in broadcasts.loads)
     ]
     saved = dict(low.env), dict(low.converted), dict(plan.layouts)
     partial: dict[ops.Reduce, Partial] = {}
-    pairs = {pair.first: pair for pair in held.pairs if pair.first in sinks}
-    running: dict[Pair, Running] = {}
+    online = {
+        reduction.first: reduction
+        for reduction in resident.online_reductions
+        if reduction.first in sinks
+    }
+    running: dict[OnlineReduction, Running] = {}
     low.do(gpu.Reread())  # read again what was read before
     arriving, low.copies_pending = low.copies_pending, False
     meeting = [op for op in steps if isinstance(op, ops.Load)]
-    size = sum(len(held.tables[0][op.result].regs) * op.view.dtype.bytes for op in meeting)
-    size += lines.bytes if lines else 0
-    ahead = max(1, AHEAD // size) if len(meeting) > 1 or lines else 0
-    for number, table in enumerate(held.tables):
+    size = sum(len(resident.tables[0][op.result].regs) * op.view.dtype.bytes for op in meeting)
+    size += broadcasts.bytes if broadcasts else 0
+    ahead = max(1, CODE_MOTION_BYTES // size) if len(meeting) > 1 or broadcasts else 0
+    for number, table in enumerate(resident.tables):
         if arriving:
-            later = len(held.tables) - 1 - number
+            later = len(resident.tables) - 1 - number
             low.do(gpu.WaitCopies(pending=later))
         if ahead and number and number % ahead == 0:
             low.do(gpu.Seam())
         low.env, low.converted = dict(saved[0]), {}
-        if lines:
-            low.env.update(lines.of(number))
+        if broadcasts:
+            low.env.update(broadcasts.of(number))
         plan.layouts.update(table)
 
         def fold(op: ops.Reduce, table: dict[Value, Layout] = table) -> Partial:
             return fold_registers(low, op.fn, low.tile(op.x, table[op.x]), op.axis)
 
         for op in steps:
-            if isinstance(op, ops.Load) and op in held.loads:
-                low.env[op.result] = _read(low, held, op, table[op.result])
+            if isinstance(op, ops.Load) and op in resident.loads:
+                low.env[op.result] = _read(low, resident, op, table[op.result])
             else:
                 low.op(op)
         for sink in sinks:
-            if sink in pairs:
-                pair = pairs[sink]
-                running[pair] = add_strip(low, pair, running.get(pair), fold, low.op)
+            if sink in online:
+                reduction = online[sink]
+                running[reduction] = add_strip(low, reduction, running.get(reduction), fold, low.op)
             elif isinstance(sink, ops.Reduce):
                 tile = low.tile(sink.x, table[sink.x])
                 partial[sink] = fold_registers(low, sink.fn, tile, sink.axis, partial.get(sink))
@@ -317,38 +329,38 @@ def _pass(low: Builder, held: Held, sinks: list[Sink], rest: list[Sink]) -> None
                 low.op(sink)
     low.env, low.converted, plan.layouts = saved
     if rest and not any(isinstance(sink, ops.Reduce) for sink in rest):
-        held.lines = _lines(low, held, rest)
-    if held.lines:
-        held.lines.start()
-    for sink, part in partial.items():
-        low.set(sink.result, fold_threads(low, part))
-    for pair, both in running.items():
+        resident.broadcasts = _broadcasts(low, resident, rest)
+    if resident.broadcasts:
+        resident.broadcasts.start()
+    for sink, partial_fold in partial.items():
+        low.set(sink.result, fold_threads(low, partial_fold))
+    for reduction, both in running.items():
         first, second = merge_threads(low, both)
-        low.set(pair.first.result, first)
-        low.set(pair.second.result, second)
+        low.set(reduction.first.result, first)
+        low.set(reduction.second.result, second)
 
 
-def _copy(low: Builder, held: Held, loads: list[ops.Load]) -> None:
+def _copy(low: Builder, resident: ResidentRows, loads: list[ops.Load]) -> None:
     """Issue the copies of some loads, zeros where they are out of bounds: a group of copies for
     each strip."""
-    places = [low.place(low.assignment.accesses[op], held.whole) for op in loads]
-    for strip in held.strips:
+    places = [low.place(low.assignment.accesses[op], resident.whole) for op in loads]
+    for strip in resident.strips:
         for op, at in zip(loads, places, strict=True):
-            slot = held.loads[op]
+            slot = resident.loads[op]
             low.do(gpu.CopyOwn(
-                slot=slot, at=at, strip=strip, whole=held.whole, threads=low.threads
+                slot=slot, at=at, strip=strip, whole=resident.whole, threads=low.threads
             ))  # fmt: skip
         low.do(gpu.CommitCopies())
     for op in loads:
-        low.env[op.result] = 0  # that it is there: its place is in held.loads
+        low.env[op.result] = 0  # that it is there: its place is in resident.loads
     low.copies_pending = True
 
 
-def _read(low: Builder, held: Held, op: ops.Load, strip: Layout) -> Tile:
-    """A strip of a held load."""
+def _read(low: Builder, resident: ResidentRows, op: ops.Load, strip: Layout) -> Tile:
+    """A strip of a resident load."""
     made = low.new(op.view.dtype, op.shape, strip, op.result.name)
     at = low.place(low.assignment.accesses[op], strip)
     return low.add(gpu.ReadOwn(
-        slot=held.loads[op], at=at, whole=held.whole, threads=low.threads, pad=op.pad,
+        slot=resident.loads[op], at=at, whole=resident.whole, threads=low.threads, pad=op.pad,
         results=(made,),
     ))  # fmt: skip

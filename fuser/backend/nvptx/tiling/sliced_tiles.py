@@ -1,6 +1,6 @@
-"""Tiles that do not fit shared memory as a whole: moved, and multiplied, a part at a time.
+"""Tiles that do not fit shared memory as a whole: moved, and multiplied, a slice at a time.
 
-It is the plan for kernels of callers whose blocks are larger than the faster plans have room for:
+It is the plan for callers' kernels whose blocks are larger than the faster plans have room for:
 correct for any block, and slow.
 """
 
@@ -16,16 +16,16 @@ from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.tilegen import ops
 from fuser.tilegen.value import TileType, Value
 
-SHARE = 3
-"""A part takes at most this part of the shared memory."""
+SLICES = 3
+"""A slice takes at most one of so many parts of the shared memory."""
 
 
 def room(low: Builder) -> int:
-    """Bytes of a part."""
-    return low.target.shared_bytes // SHARE // 1024 * 1024
+    """Bytes of a slice."""
+    return low.target.shared_bytes // SLICES // 1024 * 1024
 
 
-def move_in_parts(low: Builder, tile: Tile, shape: Coordinates, layout: Layout) -> Tile:
+def move_in_slices(low: Builder, tile: Tile, shape: Coordinates, layout: Layout) -> Tile:
     """The same elements in row-major order under another shape, in a layout."""
     window = room(low) // tile.dtype.bytes
     slot = low.shared.allocate((window + 1) * tile.dtype.bytes)
@@ -69,7 +69,7 @@ def slice_length(low: Builder, op: ops.Dot, plan: DotPlan) -> int:
     rows, columns = plan.accumulator.shape
     least = 16
     if plan.grid is not None:
-        least = max(least, plan.grid.turn * plan.grid.warps_k)
+        least = max(least, plan.grid.k_block * plan.grid.warps_k)
     length = k
     while length > least and length % 2 == 0:
         if (rows + columns) * length * op.a.dtype.bytes <= room(low):

@@ -2,7 +2,7 @@
 
 Of a tile of 128 sums a thread, a bias, a GELU and a rounding would otherwise each be done for all
 before the first is stored: two or three tiles alive at once, more than there are registers. Here
-the ops behind the last loop are emitted once for every strip of 16 rows and 64 columns that a warp
+the ops after the last loop are emitted once for every strip of 16 rows and 64 columns that a warp
 stores (memory/warp_transpose.py), on layouts with the registers of that strip alone. What a strip
 reads is loaded while the one before it is computed; tiles of the full shape further ahead.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Tile
-from fuser.backend.nvptx.ir.warp_transpose import Strips
+from fuser.backend.nvptx.ir.warp_transpose import WarpTranspose
 from fuser.backend.nvptx.layouts.access_layout import access_layout, operand_layout
 from fuser.backend.nvptx.layouts.assignment import is_tile, lookups_of
 from fuser.backend.nvptx.layouts.convert import convert
@@ -21,32 +21,32 @@ from fuser.backend.nvptx.layouts.layout import ROW_LANES, Layout
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.lowering.recording import Entry
 from fuser.backend.nvptx.memory.warp_transpose import (
-    issue_lines,
-    land_lines,
+    issue_row_loads,
     own_buffers,
-    strips_of,
+    transpose_row_loads,
+    warp_transpose_of,
 )
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
 from fuser.tilegen.value import Value
 
-LEAST = 64
+MIN_REGISTERS = 64
 """Registers of a tile from which on its strips are worth the trouble (half of it for elements of 32
 bits)."""
-AHEAD = 48
+PREFETCH_REGISTERS = 48
 """Registers for tiles on their way from memory."""
 
 
 @dataclass(eq=False)
 class Epilogue:
-    """The ops behind the last loop, the layout of the tiles they end in, and its strips. turned:
+    """The ops after the last loop, the layout of the tiles they end in, and its strips. transposed:
     these pass through the buffers of warps. once: ops that come before all strips. seams: whether
     no code may be moved from one strip to another."""
 
     ops: list[Op]
     whole: Layout
     strips: list[Layout]
-    turned: bool
+    transposed: bool
     once: list[Op] = field(default_factory=list)
     seams: bool = True
 
@@ -68,8 +68,8 @@ def find_epilogue(low: Builder) -> Epilogue | None:
     if not layouts or layouts[0] is None or any(item != layouts[0] for item in layouts):
         return None
     whole = layouts[0]
-    found = strips_of(low, low.assignment.accesses[stores[0]], whole)
-    if found is not None and len(whole.regs) >= LEAST:
+    found = warp_transpose_of(low, low.assignment.accesses[stores[0]], whole)
+    if found is not None and len(whole.regs) >= MIN_REGISTERS:
         width, bands = found.width, found.bands
     elif _is_direct(low, stores, whole):
         width, bands = 32, tuple(sorted({row for row, _ in whole.regs if row % 16 == 0}))
@@ -90,7 +90,7 @@ def find_epilogue(low: Builder) -> Epilogue | None:
 
 def _is_direct(low: Builder, stores: list[ops.Store], whole: Layout) -> bool:
     """Whether tiles of 32-bit elements leave their accumulator layout for memory as they are."""
-    if low.cluster.blocks > 1 or whole.lanes != ROW_LANES or len(whole.regs) < LEAST // 2:
+    if low.cluster.blocks > 1 or whole.lanes != ROW_LANES or len(whole.regs) < MIN_REGISTERS // 2:
         return False
     for op in stores:
         access = low.assignment.accesses[op]
@@ -136,7 +136,7 @@ def layouts_of(low: Builder, epilogue: Epilogue, strip: Layout) -> dict[Value, L
 
 def emit_epilogue(low: Builder, epilogue: Epilogue) -> None:
     """Emit the ops once a strip. The tiles they start from are in the environment."""
-    if not epilogue.turned:
+    if not epilogue.transposed:
         _emit(low, epilogue)
         return
     with own_buffers(low):
@@ -157,17 +157,17 @@ def _emit(low: Builder, epilogue: Epilogue) -> None:
         assert table is not None
         tables.append(table)
     loads = [op for op in epilogue.ops if isinstance(op, ops.Load) and op.result in tables[0]]
-    lines: dict[tuple[ops.Load, int], tuple[Tile, Strips]] = {}
+    row_loads: dict[tuple[ops.Load, int], tuple[Tile, WarpTranspose]] = {}
     tiles: dict[tuple[ops.Load, int], Entry] = {}
-    wide = [op for op in loads if _strips_of(low, op, tables[0]) is not None]
-    ahead = max(1, AHEAD // (16 * max(1, len(wide))))
+    transposing = [op for op in loads if _warp_transpose_of(low, op, tables[0]) is not None]
+    ahead = max(1, PREFETCH_REGISTERS // (16 * max(1, len(transposing))))
 
     def fetch(op: ops.Load, number: int) -> None:
-        if number >= len(tables) or (op, number) in lines or (op, number) in tiles:
+        if number >= len(tables) or (op, number) in row_loads or (op, number) in tiles:
             return
-        found = _strips_of(low, op, tables[number]) if op in wide else None
+        found = _warp_transpose_of(low, op, tables[number]) if op in transposing else None
         if found is not None:
-            lines[op, number] = issue_lines(low, plan.accesses[op], op.pad, found), found
+            row_loads[op, number] = issue_row_loads(low, plan.accesses[op], op.pad, found), found
             return
         plan.layouts.update(tables[number])
         low.op(op)
@@ -176,7 +176,7 @@ def _emit(low: Builder, epilogue: Epilogue) -> None:
     computed = [op for op in epilogue.ops if op not in loads and op not in scalars]
     for number, table in enumerate(tables):
         for load in loads:
-            for later in range(number, number + (ahead if load in wide else 1) + 1):
+            for later in range(number, number + (ahead if load in transposing else 1) + 1):
                 fetch(load, later)
         if number and epilogue.seams:
             low.do(gpu.Seam())
@@ -189,9 +189,9 @@ def _emit(low: Builder, epilogue: Epilogue) -> None:
             if isinstance(entry, Tile):
                 low.env[value] = convert(low, entry, layout)
         for load in loads:
-            if (load, number) in lines:
-                arrived = lines.pop((load, number))
-                low.env[load.result] = land_lines(low, table[load.result], *arrived)
+            if (load, number) in row_loads:
+                arrived = row_loads.pop((load, number))
+                low.env[load.result] = transpose_row_loads(low, table[load.result], *arrived)
             else:
                 low.env[load.result] = tiles.pop((load, number))
         for item in computed:
@@ -199,5 +199,7 @@ def _emit(low: Builder, epilogue: Epilogue) -> None:
     low.env, low.converted, plan.layouts = saved
 
 
-def _strips_of(low: Builder, op: ops.Load, table: dict[Value, Layout]) -> Strips | None:
-    return strips_of(low, low.assignment.accesses[op], table[op.result])
+def _warp_transpose_of(
+    low: Builder, op: ops.Load, table: dict[Value, Layout]
+) -> WarpTranspose | None:
+    return warp_transpose_of(low, low.assignment.accesses[op], table[op.result])

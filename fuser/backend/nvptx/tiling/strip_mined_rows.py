@@ -22,8 +22,8 @@ STRIP = 8
 _ALLOWED = ops.IndexTile | ops.Full | ops.Load | ops.Map | ops.Cast | ops.Broadcast | ops.Store
 
 
-def find_row_tail(low: Builder) -> Epilogue | None:
-    """The end of a kernel that loads tiles behind a reduction and stores what it makes of them;
+def find_strip_mined_rows(low: Builder) -> Epilogue | None:
+    """The end of a kernel that loads tiles after a reduction and stores what it makes of them;
     None where that has no form by strips, or would be one strip."""
     body = low.kernel.body.ops
     ends = [at for at, op in enumerate(body) if op.blocks() or isinstance(op, ops.Reduce)]
@@ -50,5 +50,5 @@ def find_row_tail(low: Builder) -> Epilogue | None:
     made = {value for op in inside for value in op.results}
     if any(value in made for op in once for value in op.operands()):
         return None
-    found = Epilogue(inside, layouts[0], strips, turned=False, once=once, seams=False)
+    found = Epilogue(inside, layouts[0], strips, transposed=False, once=once, seams=False)
     return found if layouts_of(low, found, strips[0]) is not None else None

@@ -230,7 +230,7 @@ def _decoded_schedule(
         m=rows, n=columns, k=depth,
     )  # fmt: skip
     # what does not run at once with its neighbours runs beside one of them
-    return replace(schedule, blocks_per_unit=2) if blocks > target.units else schedule
+    return replace(schedule, blocks_per_sm=2) if blocks > target.units else schedule
 
 
 HALF_A_TILE = 8

@@ -13,7 +13,7 @@ import pytest
 
 from fuser.backend.nvptx import compile_kernel
 from fuser.backend.nvptx.lowering.integers import Integers
-from fuser.backend.nvptx.tile_scheduler.stream_k import Shares
+from fuser.backend.nvptx.tile_scheduler.stream_k import StreamK
 from fuser.base.target import SM_80, SM_90A
 from fuser.dtypes import bf16, f16, i8, i32
 from fuser.tilegen.ir import Kernel
@@ -62,16 +62,16 @@ def test_every_trip_is_done_once(blocks: int, trips: int, most: int) -> None:
                 kernel=SimpleNamespace(schedule=Schedule(stream_k=1)),
                 scalar_of=lambda op, block=block: block,  # it reads the number of the block
             )  # fmt: skip
-            shares = Shares(low, kernels.matmul(8, 8, 64).body.ops[-1], tiles, blocks, cut)  # type: ignore[arg-type]
-            at: Any = shares._start()
+            stream_k = StreamK(low, kernels.matmul(8, 8, 64).body.ops[-1], tiles, blocks, cut)  # type: ignore[arg-type]
+            at: Any = stream_k._start()
             owns = False
             while at < tiles * trips:
-                number, first, last = shares.stretch(at)
+                number, first, last = stream_k.work_unit(at)
                 assert (done[number, first:last] == -1).all() and first < last <= trips
                 done[number, first:last] = block
                 owns |= first == 0
                 assert not (first and owns)
-                at = shares.after(at)
+                at = stream_k.next_work_unit(at)
         assert (done >= 0).all()
         for owner, *others in done:
             assert all(other <= owner for other in others)

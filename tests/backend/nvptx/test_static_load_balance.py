@@ -40,24 +40,26 @@ def kernel_of(case: Case) -> Kernel:
     return program.kernel
 
 
-def trips_of(kernel: Kernel) -> list[int] | None:
-    return static_load_balance.lengths(kernel, ProgramOrder(kernel.grid, 0, growing_axes(kernel)))
+def trip_count(kernel: Kernel) -> list[int] | None:
+    return static_load_balance.iterations_of_programs(
+        kernel, ProgramOrder(kernel.grid, 0, growing_axes(kernel))
+    )
 
 
 def test_lengths_of_programs() -> None:
     """In the order of the raster, which begins with the longest of a head."""
-    causal, window = trips_of(kernel_of(CAUSAL)), trips_of(kernel_of(WINDOW))
+    causal, window = trip_count(kernel_of(CAUSAL)), trip_count(kernel_of(WINDOW))
     assert causal == [6, 5, 4, 3, 2, 1] * 80
     # the rows from 128 i on see the keys from 68 + 128 i to 579 + 128 i, but no more than 1152
     assert window == [4, 5, 5, 5, 5, 5] * 80
-    assert trips_of(kernel_of(PADDED)) is None
+    assert trip_count(kernel_of(PADDED)) is None
 
 
 @pytest.mark.parametrize("blocks", [1, 7, 132])
 def test_shares_are_even(blocks: int) -> None:
     """Every program once, and no block has more than a short program above the mean."""
     trips = ([9] * 24 + [8, 7, 6, 5, 4, 3, 2, 1]) * 64
-    numbers = static_load_balance.shares(trips, blocks)
+    numbers = static_load_balance.longest_first(trips, blocks)
     listed = [numbers[block::blocks] for block in range(blocks)]
     assert sorted(n for n in numbers if n < len(trips)) == list(range(len(trips)))
     costs = []
@@ -69,7 +71,7 @@ def test_shares_are_even(blocks: int) -> None:
 
 
 def test_few_programs_leave_blocks_without() -> None:
-    assert static_load_balance.shares([1, 3], 3) == [1, 0, 2, 2, 2, 2]
+    assert static_load_balance.longest_first([1, 3], 3) == [1, 0, 2, 2, 2, 2]
 
 
 def test_the_table_is_in_constant_memory() -> None:

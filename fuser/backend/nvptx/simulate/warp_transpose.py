@@ -50,7 +50,7 @@ def within(warp: Warp, values: Array, source: Layout, wanted: Layout) -> Array:
 
 def through(warp: Warp, op: Op, slot: Slot, layout: Layout) -> None:
     """The warp writes its part of the slot and reads it back."""
-    base = warp.thread_part([0] * 5 + [BUFFER << bit for bit in range(len(layout.warps))])
+    base = warp.thread_offset([0] * 5 + [BUFFER << bit for bit in range(len(layout.warps))])
     place = np.asarray(warp.place(slot, int(base[0]) + np.arange(BUFFER)))
     warp.machine.shared[warp.block].claim(place, warp.clock, warp.did(op))
 

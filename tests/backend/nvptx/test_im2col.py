@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fuser.backend.nvptx import compile_kernel
 from fuser.backend.nvptx.analysis.access import access_of
-from fuser.backend.nvptx.memory.im2col import Windows, windows_of
+from fuser.backend.nvptx.memory.im2col import Im2colWalk, im2col_walk_of
 from fuser.base.target import SM_90A
 from fuser.dtypes import f16
 from fuser.errors import CompileError
@@ -87,7 +87,7 @@ def loaded(op: ops.Load, env: dict[Value, int]) -> np.ndarray:
     return np.where(inside, address, -1)
 
 
-def walked(op: ops.Load, windows: Windows, inner: int, env: dict[Value, int]) -> np.ndarray:
+def walked(op: ops.Load, windows: Im2colWalk, inner: int, env: dict[Value, int]) -> np.ndarray:
     """The same as the engine finds them: position by position through the bounding boxes."""
     columns = evaluate(windows.columns[1], env) + np.arange(op.shape[inner])
     dims = windows.dims
@@ -113,10 +113,10 @@ def walked(op: ops.Load, windows: Windows, inner: int, env: dict[Value, int]) ->
     return found if inner == 1 else found.T
 
 
-def check(op: ops.Load) -> Windows | None:
+def check(op: ops.Load) -> Im2colWalk | None:
     """The windows of a load, walked wherever it may be, near the ends at least."""
     access = access_of(op)
-    windows = windows_of(op, access)
+    windows = im2col_walk_of(op, access)
     if windows is None:
         return None
     scalars = list(dict.fromkeys(op.operands()))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fuser.backend.nvptx import compile_kernel
-from fuser.backend.nvptx.cluster.reduction_merge import Merge, shared_loop
+from fuser.backend.nvptx.cluster.reduction_merge import ReductionMerge, mergeable_loop
 from fuser.base.target import SM_80, SM_90A
 from fuser.dtypes import f32
 from fuser.tilegen.builder import Builder
@@ -65,9 +65,13 @@ def softmax_state(start: int = 0, stop: int = KEYS, change: str = "") -> Kernel:
 
 
 def test_softmax_state_is_shared() -> None:
-    found = shared_loop(softmax_state())
+    found = mergeable_loop(softmax_state())
     assert found is not None
-    assert found[1] == (Merge("max"), Merge("sum", 0, (0,)), Merge("sum", 0, (0,)))
+    assert found[1] == (
+        ReductionMerge("max"),
+        ReductionMerge("sum", 0, (0,)),
+        ReductionMerge("sum", 0, (0,)),
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,12 +82,12 @@ def test_softmax_state_is_shared() -> None:
     ],
 )  # fmt: skip
 def test_others_are_not(change: str) -> None:
-    assert shared_loop(softmax_state(change=change)) is None
+    assert mergeable_loop(softmax_state(change=change)) is None
 
 
 def test_folds_are_shared() -> None:
-    found = shared_loop(kernels.gated(256, 128, 256))
-    assert found is not None and found[1] == (Merge("sum"), Merge("sum"))
+    found = mergeable_loop(kernels.gated(256, 128, 256))
+    assert found is not None and found[1] == (ReductionMerge("sum"), ReductionMerge("sum"))
 
 
 def test_merged_parts_are_the_whole(rng: np.random.Generator) -> None:
@@ -102,7 +106,7 @@ def test_merged_parts_are_the_whole(rng: np.random.Generator) -> None:
         run(softmax_state(start, stop), arrays)
         return [arrays[f"y{number}"].reshape(shape) for number, shape in enumerate(shapes)]
 
-    found = shared_loop(softmax_state())
+    found = mergeable_loop(softmax_state())
     assert found is not None
     parts = [state(0, 32), state(32, 48), state(48, 96)]
     for position, (merge, whole) in enumerate(zip(found[1], state(0, KEYS), strict=True)):
