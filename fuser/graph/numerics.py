@@ -28,16 +28,17 @@ from fuser.errors import UsageError
 Mode = Literal["model", "fast", "strict"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
-RuleClass = Literal["exact", "wider", "function", "order", "fast"]
+RuleClass = Literal["exact", "wider", "function", "order", "finite", "fast"]
 """What a rule does to numbers. exact: the same bits for all inputs (a NaN may be another NaN).
 wider: the same in float32, and in narrower floats a rounding between two operators is left out.
 function: another formula for one function, at most 2 units in the last place of float32 off, with
 the same special values. order: the terms of one reduction or matmul are added in another order, or
-a factor of all of them is applied to the sum. fast: anything else."""
+a factor of all of them is applied to the sum. finite: the same bits for finite values; what stands
+beside a weight of 0 is not read. fast: anything else."""
 
 _ALLOWED: dict[Mode, frozenset[RuleClass]] = {
     "strict": frozenset(("exact",)),
-    "model": frozenset(("exact", "wider", "function", "order")),
+    "model": frozenset(("exact", "wider", "function", "order", "finite")),
     "fast": frozenset(get_args(RuleClass)),
 }
 

@@ -69,6 +69,11 @@ REWRITES: tuple[Rewrite, ...] = (
         "attention: sums over keys in blocks, rescaled; the division by the sum after the matmul",
     ),
     Rewrite(
+        "hidden_keys", "finite", "fuser/tilegen/emit/attention.py",
+        "attention: keys that a mask hides from all rows of a block are not read; the model's sum "
+        "has 0 times their values, which is NaN where these are infinite",
+    ),
+    Rewrite(
         "split_k", "order", "fuser/partition/passes/split_k.py",
         "matmuls of few rows: sums in parts that are added up",
     ),

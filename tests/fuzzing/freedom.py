@@ -109,7 +109,10 @@ class Freedom:
             for name in self._floats(statement, scope):
                 size = np.abs(self.library.wide(scope[name]))
                 reach = reach + FUNCTION_UNITS * self.wider * unit * size
-        if statement.freedom == DOT:  # whether the sum begins with 0 or with its first term
+        if statement.freedom in (
+            DOT,
+            PARTS,
+        ):  # whether the sum begins with 0 or with its first term
             wide = np.where(wide == 0, self.rng.choice([0.0, -0.0], wide.shape), wide)
         random = self.rng.uniform(-1, 1, wide.shape)
         with np.errstate(all="ignore"):

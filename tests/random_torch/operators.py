@@ -352,8 +352,10 @@ def layer(d: Drawing) -> None:
             (f"{f}.scaled_dot_product_attention({x}, {x}, {x})", PARTS),
             (f"{f}.group_norm({x}, 1) + 0", FOLD), (f"{f}.instance_norm({x}) + 0", FOLD),
         ] * 2  # fmt: skip
-    elif d.rank(x) == 3:
-        texts += [(f"{f}.scaled_dot_product_attention({x}, {x}, {x}, is_causal=True)", PARTS)] * 3
+    elif d.rank(x) == 3 and d.scopes[0][x].numel():
+        # A hidden key has weight 0: kernels need not read an infinite value that it multiplies.
+        y = d.names[-1] if d.attempt(f"{x}.clamp(-8, 8).nan_to_num()") else x
+        texts += [(f"{f}.scaled_dot_product_attention({y}, {y}, {y}, is_causal=True)", PARTS)] * 3
     d.attempt(*d.random.choice(texts))
 
 

@@ -239,6 +239,30 @@ def _online(rng: np.random.Generator) -> None:
     assert "online_softmax" not in _attention("strict", arrays)[2]
 
 
+@of("hidden_keys")
+def _hidden(rng: np.random.Generator) -> None:
+    """Finite values: as without. An infinite value of a hidden key is NaN in the model's sum."""
+    q, k, v = (rng.standard_normal((1, 300, 16)).astype(np.float32) for _ in range(3))
+    for last in (1.0, np.inf):
+        v[0, 299] = last
+        for mode, hides in (("model", True), ("strict", False)):
+            case = Case(mode)
+            operands = [case.input(array) for array in (q, k, v)]
+            scores = case.b.dot(operands[0], operands[1], ((2,), (2,)), ((0,), (0,)))
+            row, column = (case.b.iota((1, 300, 300), axis) for axis in (1, 2))
+            scores = case.b.map("select", case.b.map("gt", column, row), -np.inf, scores)
+            weights = compose.softmax(case.b, scores, [2])
+            have, want, found = case.run(
+                case.b.dot(weights, operands[2], ((2,), (1,)), ((0,), (0,)))
+            )
+            assert ("hidden_keys" in found) is hides
+            if last == 1:
+                assert close(have, want, np.full_like(want, np.abs(v).max()))
+            else:
+                assert np.isnan(want[0, :299]).all()
+                assert np.isnan(have[0, 0]).all() != hides
+
+
 @of("split_k", "split_contractions", "split_sums")
 def _split_k(rng: np.random.Generator) -> None:
     x = rng.standard_normal((4096, 64))

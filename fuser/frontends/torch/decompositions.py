@@ -70,12 +70,18 @@ def _changed(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., An
     names = [getattr(torch.ops.aten, name).vec for name in smooth]
     table.update(torch._decomp.get_decompositions(names))
     table[torch.ops.aten.select_scatter.default] = _select_scatter
+    table[torch.ops.aten.frac.default] = _frac
     table[torch.ops.aten.linalg_vector_norm.default] = _vector_norm
     table[torch.ops.aten.special_ndtr.default] = normal_distribution
     table[torch.ops.aten.mkldnn_rnn_layer.default] = _lstm_layer
     table[torch.ops.aten._thnn_fused_lstm_cell.default] = lstm_cell
     table[torch.ops.aten._thnn_fused_gru_cell.default] = gru_cell
     return table
+
+
+def _frac(x: Any) -> Any:
+    """As eager computes it; PyTorch's own parts before 2.13 have another zero for -0."""
+    return x - x.trunc()
 
 
 def _select_scatter(x: Any, source: Any, axis: int, index: Any) -> Any:

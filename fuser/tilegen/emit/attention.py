@@ -102,11 +102,14 @@ def emit(
     frame = _frame(em, parts, heads)
     group, row, column = frame.group, frame.row, frame.column
     flops = 2 * qk.b * qk.m * qk.n * (qk.k + pv.n)
+    rewrites = ["online_softmax"]
     blocks = -(-qk.n // em.extents[N])
     span = -(-blocks // chosen.split_k) * em.extents[N]
     # of open sizes a part may be left without keys, which the merge gives no weight
     count = chosen.split_k if is_symbolic(qk.n) else -(-qk.n // span)
     start, stop = _visible(em, parts, frame)
+    if (start, stop) != (Index(0), Index(qk.n)):
+        rewrites.append("hidden_keys")
     if schedule is None and not (start.is_constant and stop.is_constant):
         em.b.kernel.schedule = dataclasses.replace(
             em.b.kernel.schedule,
@@ -123,14 +126,14 @@ def emit(
         for buffer, piece in zip(shared.buffers(em), state, strict=True):
             at = (part, group, row, column)
             em.store_view(*shared.access(em, buffer, at), piece)
-        made = em.finish(flops, rewrites=("online_softmax",))
+        made = em.finish(flops, rewrites=tuple(rewrites))
         return made, _merge(region, partition, target, parts, heads, shared)
     (_, total, out), coords = _online_softmax(em, parts, frame, (start, stop))
     guards: list[Guard] = [(row, rows), (column, pv.n)]
     places: Places = {pv.node.output: (coords, guards)}
     output = _quotient(em, parts, total, out)
     store_placed(em, spread(em, places, {pv.node.output: output}))
-    return (em.finish(flops, rewrites=("online_softmax",)),)
+    return (em.finish(flops, rewrites=tuple(rewrites)),)
 
 
 def _frame(em: Emission, parts: Parts, heads: int) -> Frame:

@@ -236,3 +236,17 @@ def test_where_a_view_begins_in_memory(start: int) -> None:
     (found,) = evaluate(imported.graph, {"x": x.numpy()}).values()
     assert (found == (x[start:] + 3 * start).numpy()).all()
     assert imported.results[1] == ("=", 3 * start)
+
+
+@pytest.mark.parametrize("name", ["sign", "abs", "frac", "trunc", "square", "positive", "neg"])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int16, torch.float16])
+def test_functions_of_every_dtype(name: str, dtype: torch.dtype) -> None:
+    """What eager PyTorch has, of constants as well."""
+    x = torch.tensor([0, 1, 2, 3, -0.0, -1.5, -2.0]).to(dtype)
+    try:
+        getattr(torch, name)(x)
+    except RuntimeError:
+        pytest.skip(f"torch.{name} does not take {dtype}")
+    given = [x, torch.tensor([3, 1, 2], dtype=torch.int16)]
+    _check(lambda x, y: (getattr(torch, name)(x), getattr(torch, name)(torch.isinf(y).to(dtype))),
+           [given])  # fmt: skip

@@ -133,6 +133,8 @@ def absolute(b: Builder, x: Value) -> Value:
 
 @aten("sign", "sgn")
 def sign(b: Builder, x: Value) -> Value:
+    if x.dtype is dtypes.bool_:
+        return x
     if x.dtype.kind == "uint":
         return b.cast(b.map("ne", x, 0), x.dtype)
     if x.dtype.is_float:  # PyTorch has it 0 for NaN
