@@ -24,7 +24,7 @@ def lower_atomic(low: Builder, op: ops.Atomic) -> None:
             f"an atomic {op.fn} of {dtype} has no lowering for NVIDIA GPUs",
             hint="16, 32 and 64 bits can be exchanged as one",
         )
-    layout = low.assignment.layouts.get(op.result) or low.plain_layout(access.shape, [access])
+    layout = low.known_layout(op.result) or low.plain_layout(access.shape, [access])
     value = low.tile(op.value, layout)
     compare = None if op.compare is None else low.tile(op.compare, layout)
     at = low.place(access, layout)

@@ -11,8 +11,8 @@ from fuser.backend.module import TensorMap
 from fuser.backend.nvptx.analysis.decisions import Decisions
 from fuser.backend.nvptx.cluster.cluster import Cluster
 from fuser.backend.nvptx.cluster.multicast import MulticastCluster
-from fuser.backend.nvptx.ir.values import Operand, SharedTile, Slot, Tile
-from fuser.backend.nvptx.layouts.assignment import Assignment, DotPlan
+from fuser.backend.nvptx.ir.values import Operand, Slot, Tile
+from fuser.backend.nvptx.layouts.assignment import Assignment
 from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
 from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.schedule.producer_ring import Channel, Stream
@@ -68,10 +68,9 @@ class Needs:
 
 class Builder(Recording):
     """A kernel that is recorded, mechanism by mechanism. frugal: with little shared memory, however
-    slow (tiling/sliced_tiles.py). stages: of a ring, at most. converted: values in other layouts;
-    operands: of dots, where they are. piped: loads that a loop copies; direct: that go straight to
-    the layout of their value. written: buffers. scratch: slots of the dot that is recorded.
-    warp_buffers: of warps for themselves."""
+    slow (tiling/sliced_tiles.py). stages: of a ring, at most. piped: loads that a loop copies;
+    direct: that go straight to the layout of their value. written: buffers. scratch: slots of the
+    dot that is recorded. warp_buffers: of warps for themselves."""
 
     def __init__(
         self, kernel: Kernel, target: Target, assignment: Assignment, order: ProgramOrder,
@@ -85,8 +84,6 @@ class Builder(Recording):
         self.needs = Needs()
         self.decisions = Decisions()
         self.stream_k: WorkUnits | None = None
-        self.converted: dict[tuple[Value, Layout], Tile] = {}
-        self.operands: dict[tuple[Value, str, DotPlan], SharedTile | Tile] = {}
         self.piped: set[ops.Load] = set()
         self.direct: set[ops.Load] = set()
         self.copies_pending = False

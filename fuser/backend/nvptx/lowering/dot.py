@@ -90,8 +90,8 @@ def operand(low: Builder, op: ops.Dot, role: str) -> Source:
     """The operand where the instructions can read it: shared memory, or fragments in registers."""
     value: Value = getattr(op, role)
     key = (value, role, low.assignment.dots[op])
-    if key in low.operands:
-        return low.operands[key]
+    if key in low.bindings.operands:
+        return low.bindings.operands[key]
     entry = low.env[value]
     if isinstance(entry, SharedTile):
         return entry

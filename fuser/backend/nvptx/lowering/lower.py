@@ -155,27 +155,27 @@ class Lowering(Builder):
             long = entry if known else self.scalars.value(f"sext i32 {entry} to i64")
             made = self.new(INDEX, (), self.scalar_layout, value.name)
             entry = self.add(gpu.Splat(value=long, results=(made,)))
-        if isinstance(entry, SharedTile) and layout is not None:
-            key = (value, layout)
-            if key not in self.converted:
-                self.converted[key] = self._from_shared(value, entry, layout)
-            return self.converted[key]
-        if isinstance(entry, Tile):
-            if layout is None or entry.layout == layout:
-                return entry
-            key = (value, layout)
-            if key not in self.converted:
-                made_again = self.caller and not in_registers(entry.layout, layout)
-                if made_again and can_remake(value, self.assignment.makers, self.env.__contains__):
-                    self.converted[key] = remake(self, value, layout, {})
-                else:
-                    self.converted[key] = convert(self, entry, layout)
-            return self.converted[key]
+        if isinstance(entry, Tile) and layout in (None, entry.layout):
+            return entry
+        if isinstance(entry, Tile | SharedTile) and layout is not None:
+            found = self.bindings.converted(value, layout)
+            if found is None:
+                found = self._in_layout(value, entry, layout)
+                self.bindings.convert(value, layout, found)
+            return found
         if isinstance(entry, Flexible):
             if layout is None:
                 layout = self.layout(value)
             return self.materialise(entry, layout)
         raise LoweringError(f"{value!r} is not a tile in registers")
+
+    def _in_layout(self, value: Value, entry: Tile | SharedTile, layout: Layout) -> Tile:
+        if isinstance(entry, SharedTile):
+            return self._from_shared(value, entry, layout)
+        made_again = self.caller and not in_registers(entry.layout, layout)
+        if made_again and can_remake(value, self.assignment.makers, self.env.__contains__):
+            return remake(self, value, layout, {})
+        return convert(self, entry, layout)
 
     def _from_shared(self, value: Value, entry: SharedTile, layout: Layout) -> Tile:
         """A staged load in registers; what the producer fetches is given back at once."""
@@ -203,5 +203,5 @@ class Lowering(Builder):
 
     def set(self, value: Value, tile: Tile) -> None:
         """Bind a result, converted to its assigned layout."""
-        layout = self.assignment.layouts.get(value, tile.layout)
+        layout = self.known_layout(value) or tile.layout
         self.env[value] = convert(self, tile, layout)

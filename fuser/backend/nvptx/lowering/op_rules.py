@@ -92,7 +92,7 @@ def load_tile(low: Builder, op: ops.Load, layout: Layout) -> Tile:
 
 def _store(low: Builder, op: ops.Store) -> None:
     access = low.assignment.accesses[op]
-    layout = low.assignment.layouts.get(op.value) or low.plain_layout(access.shape, [access])
+    layout = low.known_layout(op.value) or low.plain_layout(access.shape, [access])
     tile = low.tile(op.value, layout)
     transpose = warp_transpose_of(low, access, layout)
     if transpose is not None:
@@ -112,7 +112,7 @@ def moved_in(low: Builder, access: Access, layout: Layout) -> Layout:
 
 def _atomic_add(low: Builder, op: ops.AtomicAdd) -> None:
     access = low.assignment.accesses[op]
-    layout = low.assignment.layouts.get(op.value) or low.plain_layout(access.shape, [access])
+    layout = low.known_layout(op.value) or low.plain_layout(access.shape, [access])
     tile = low.tile(op.value, layout)
     cluster = low.cluster
     alike = cluster.blocks > 1 and len(layout.bits) <= cluster.first_bit

@@ -17,6 +17,7 @@ from fuser.backend.nvptx.ir.values import Operand, Place, Scope, SharedTile, Til
 from fuser.backend.nvptx.layouts.access_layout import choose_blocked, operand_layout
 from fuser.backend.nvptx.layouts.assignment import Assignment, of_caller
 from fuser.backend.nvptx.layouts.layout import Coordinates, Layout, scalar_layout
+from fuser.backend.nvptx.lowering.bindings import Bindings
 from fuser.backend.nvptx.lowering.indexing import Indexer, is_sum
 from fuser.backend.nvptx.lowering.integers import INT32
 from fuser.backend.nvptx.lowering.recorder import Recorder, Region, Scalars
@@ -48,7 +49,7 @@ class Recording:
         self.recorder = Recorder()
         self.scalars = Scalars(self.recorder)
         self.shared = SharedMemory(self.do)
-        self.env: dict[Value, Entry] = {}
+        self.bindings: Bindings[Entry] = Bindings()
 
     @property
     def warps(self) -> int:
@@ -103,9 +104,21 @@ class Recording:
 
     def layout(self, value: Value) -> Layout:
         """The layout that the assignment gives a value."""
-        if not value.shape and value not in self.assignment.layouts:
-            return self.scalar_layout
-        return self.assignment.layouts[value]
+        found = self.known_layout(value)
+        if found is None:
+            if not value.shape:
+                return self.scalar_layout
+            raise KeyError(value)
+        return found
+
+    def known_layout(self, value: Value) -> Layout | None:
+        """The layout that a value has here; None where the assignment gives it none."""
+        return self.bindings.layout(value) or self.assignment.layouts.get(value)
+
+    @property
+    def env(self) -> dict[Value, Entry]:
+        """What each value is."""
+        return self.bindings.values
 
     def bits_as(self, tile: Tile, dtype: DType) -> Tile:
         """The same bits as another dtype."""

@@ -37,15 +37,13 @@ class PrefetchedBroadcasts:
         return self._tiles[strip]
 
     def _load(self, strips: int) -> None:
-        low, plan = self.low, self.low.assignment
+        low = self.low
         for table in self.tables[len(self._tiles) : strips]:
             found: dict[Value, Tile] = {}
             for op in self.loads:
-                own = plan.layouts[op.result]
-                plan.layouts[op.result] = table[op.result]
-                low.op(op)
-                found[op.result] = low.tile(op.result, table[op.result])
+                with low.bindings.laid_out({op.result: table[op.result]}):
+                    low.op(op)
+                    found[op.result] = low.tile(op.result, table[op.result])
                 del low.env[op.result]
-                plan.layouts[op.result] = own
                 low.do(gpu.Keep(x=found[op.result]))
             self._tiles.append(found)

@@ -121,10 +121,9 @@ def lower_for(low: Builder, op: ops.For) -> None:
     elif pipeline:
         _issue_copies(low, pipeline)
         low.copies_pending = False
-    outside, operands = dict(low.converted), dict(low.operands)
-    low.block(op.body)
-    results = yielded(low, op.body, inits)
-    low.converted, low.operands = outside, operands
+    with low.bindings.region():
+        low.block(op.body)
+        results = yielded(low, op.body, inits)
     following: list[Operand] = [e.value(f"add i32 {variable}, {op.step}")]
     if stream:
         stream.ring = advance(low, stream, stage, phase)
@@ -185,7 +184,8 @@ def _prepare_outer_values(low: Builder, body: Block) -> None:
                 for role in ("a", "b"):
                     value = getattr(op, role)
                     if outer(value):
-                        low.operands[value, role, low.assignment.dots[op]] = operand(low, op, role)
+                        key = (value, role, low.assignment.dots[op])
+                        low.bindings.operands[key] = operand(low, op, role)
             case ops.Map():
                 for value in op.args:
                     if outer(value):
@@ -198,14 +198,12 @@ def _prepare_outer_values(low: Builder, body: Block) -> None:
 
 def _issue_copies(low: Builder, plan: Pipeline) -> None:
     """The head of an iteration: copy what it loads, and wait for it."""
-    outside = low.converted
-    low.converted = dict(outside)  # what is made here is of a later iteration in the end
-    for scalar in plan.scalars:
-        low.op(scalar)
-    for load, tile in zip(plan.loads, plan.tiles, strict=True):
-        copy_async(low, load, tile)
-        low.env[load.result] = tile
-    low.converted = outside
+    with low.bindings.region():  # what is made here is of a later iteration in the end
+        for scalar in plan.scalars:
+            low.op(scalar)
+        for load, tile in zip(plan.loads, plan.tiles, strict=True):
+            copy_async(low, load, tile)
+            low.env[load.result] = tile
     commit_copies(low)
     wait_copies(low, 0)
     low.piped.update(plan.loads)
@@ -223,16 +221,15 @@ def lower_if(low: Builder, op: ops.If) -> None:
         gpu.If(condition=condition, then=ir.Block(), other=ir.Block(), results=tuple(results))
     )
     for block in (op.then, op.other):
-        outside, operands = dict(low.converted), dict(low.operands)
-        low.block(block)
-        last: Op = block.ops[-1]
-        assert isinstance(last, ops.Yield)
-        tiles = [
-            low.tile(value, low.layout(result))
-            for value, result in zip(last.args, op.results, strict=True)
-        ]
-        land_copies(low)
-        low.converted, low.operands = outside, operands
+        with low.bindings.region():
+            low.block(block)
+            last: Op = block.ops[-1]
+            assert isinstance(last, ops.Yield)
+            tiles = [
+                low.tile(value, low.layout(result))
+                for value, result in zip(last.args, op.results, strict=True)
+            ]
+            land_copies(low)
         low.do(gpu.Yield(values=tuple(tiles)))
         region.following()
     low.env.update(zip(op.results, results, strict=True))

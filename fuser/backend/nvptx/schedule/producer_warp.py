@@ -105,16 +105,14 @@ def _make_barriers(low: Builder) -> None:
 
 def _produce(low: Builder) -> None:
     """The producer's part: index arithmetic and the copies of every stream, in program order."""
-    saved, low.env = low.env, {}
-    converted, low.converted = low.converted, {}
-    for op in low.kernel.body.ops:
-        if isinstance(op, ops.For) and op in low.streams:
-            _produce_stream(low, low.streams[op])
-        elif isinstance(op, ops.Load) and op in low.producer.resident:
-            _send(low, low.producer.resident[op])
-        elif is_scalar_arithmetic(op) and set(op.operands()) <= set(low.env):
-            low.op(op)
-    low.env, low.converted = saved, converted
+    with low.bindings.apart():
+        for op in low.kernel.body.ops:
+            if isinstance(op, ops.For) and op in low.streams:
+                _produce_stream(low, low.streams[op])
+            elif isinstance(op, ops.Load) and op in low.producer.resident:
+                _send(low, low.producer.resident[op])
+            elif is_scalar_arithmetic(op) and set(op.operands()) <= set(low.env):
+                low.op(op)
 
 
 def _await_last(low: Builder) -> None:

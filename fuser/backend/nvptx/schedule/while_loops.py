@@ -87,16 +87,15 @@ def _emit_while(
         head=ir.Block(), body=ir.Block(), results=tuple(low.like(init) for init in inits),
     )  # fmt: skip
     region = low.region(loop)
-    outside, operands = dict(low.converted), dict(low.operands)
-    condition = test(phis)
-    land_copies(low)
-    low.do(gpu.Condition(value=condition))
+    with low.bindings.region():
+        condition = test(phis)
+        land_copies(low)
+        low.do(gpu.Condition(value=condition))
     region.following()
-    low.converted, low.operands = dict(outside), dict(operands)
-    ends = step(phis)
-    following = (e.value(f"add i64 {counter[0]}, {counter[2]}"),) if counter else ()
-    land_copies(low)
-    low.converted, low.operands = outside, operands
+    with low.bindings.region():
+        ends = step(phis)
+        following = (e.value(f"add i64 {counter[0]}, {counter[2]}"),) if counter else ()
+        land_copies(low)
     low.do(gpu.Yield(scalars=following, values=tuple(ends)))
     region.following()
     return list(loop.results)

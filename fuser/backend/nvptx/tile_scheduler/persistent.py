@@ -89,7 +89,7 @@ def consume(low: Builder) -> None:
     if low.producer.order_barriers is not None:
         own = barrier_at(low, low.producer.order_barriers, low.scalars.times(low.shared.group, 8))
         wait_barrier(low, own, low.producer.order_phase)
-    low.env, low.converted, low.operands = {}, {}, {}
+    low.bindings.restart()
     low.program()
 
 
@@ -101,7 +101,7 @@ def without_roles(low: Builder) -> None:
     stream_k.begin()
 
     def work_unit() -> None:
-        low.env, low.converted, low.operands = {}, {}, {}
+        low.bindings.restart()
         low.program()
 
     stream_k.each_work_unit(1, work_unit)

@@ -180,7 +180,6 @@ def add_strip(
         around = finite(low, first)
     result = reduction.first.result
     low.env[result] = around
-    low.converted = {key: tile for key, tile in low.converted.items() if key[0] is not result}
     for op in reduction.between:
         run(op)
     second = fold(reduction.second).tile

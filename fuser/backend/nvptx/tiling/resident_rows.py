@@ -277,7 +277,6 @@ def _broadcasts(
 
 def _pass(low: Builder, resident: ResidentRows, sinks: list[Sink], rest: list[Sink]) -> None:
     """Go over the strips once for all the sinks. rest: those of passes that follow."""
-    plan = low.assignment
     inside, _ = _slice(low, resident, sinks)
     broadcasts, resident.broadcasts = resident.broadcasts or _broadcasts(low, resident, sinks), None
     steps = [
@@ -285,49 +284,50 @@ def _pass(low: Builder, resident: ResidentRows, sinks: list[Sink], rest: list[Si
         for op in low.kernel.body.ops
         if op in inside and (broadcasts is None or op not in broadcasts.loads)
     ]
-    saved = dict(low.env), dict(low.converted), dict(plan.layouts)
-    partial: dict[ops.Reduce, Partial] = {}
-    online = {
-        reduction.first: reduction
-        for reduction in resident.online_reductions
-        if reduction.first in sinks
-    }
-    running: dict[OnlineReduction, Running] = {}
-    low.do(gpu.Reread())  # read again what was read before
-    arriving, low.copies_pending = low.copies_pending, False
-    meeting = [op for op in steps if isinstance(op, ops.Load)]
-    size = sum(len(resident.tables[0][op.result].regs) * op.view.dtype.bytes for op in meeting)
-    size += broadcasts.bytes if broadcasts else 0
-    ahead = max(1, CODE_MOTION_BYTES // size) if len(meeting) > 1 or broadcasts else 0
-    for number, table in enumerate(resident.tables):
-        if arriving:
-            later = len(resident.tables) - 1 - number
-            low.do(gpu.WaitCopies(pending=later))
-        if ahead and number and number % ahead == 0:
-            low.do(gpu.Seam())
-        low.env, low.converted = dict(saved[0]), {}
-        if broadcasts:
-            low.env.update(broadcasts.of(number))
-        plan.layouts.update(table)
+    with low.bindings.strips() as strips:
+        partial: dict[ops.Reduce, Partial] = {}
+        online = {
+            reduction.first: reduction
+            for reduction in resident.online_reductions
+            if reduction.first in sinks
+        }
+        running: dict[OnlineReduction, Running] = {}
+        low.do(gpu.Reread())  # read again what was read before
+        arriving, low.copies_pending = low.copies_pending, False
+        meeting = [op for op in steps if isinstance(op, ops.Load)]
+        size = sum(len(resident.tables[0][op.result].regs) * op.view.dtype.bytes for op in meeting)
+        size += broadcasts.bytes if broadcasts else 0
+        ahead = max(1, CODE_MOTION_BYTES // size) if len(meeting) > 1 or broadcasts else 0
+        for number, table in enumerate(resident.tables):
+            if arriving:
+                later = len(resident.tables) - 1 - number
+                low.do(gpu.WaitCopies(pending=later))
+            if ahead and number and number % ahead == 0:
+                low.do(gpu.Seam())
+            strips.begin()
+            if broadcasts:
+                low.env.update(broadcasts.of(number))
+            low.bindings.lay_out(table)
 
-        def fold(op: ops.Reduce, table: dict[Value, Layout] = table) -> Partial:
-            return fold_registers(low, op.fn, low.tile(op.x, table[op.x]), op.axis)
+            def fold(op: ops.Reduce, table: dict[Value, Layout] = table) -> Partial:
+                return fold_registers(low, op.fn, low.tile(op.x, table[op.x]), op.axis)
 
-        for op in steps:
-            if isinstance(op, ops.Load) and op in resident.loads:
-                low.env[op.result] = _read(low, resident, op, table[op.result])
-            else:
-                low.op(op)
-        for sink in sinks:
-            if sink in online:
-                reduction = online[sink]
-                running[reduction] = add_strip(low, reduction, running.get(reduction), fold, low.op)
-            elif isinstance(sink, ops.Reduce):
-                tile = low.tile(sink.x, table[sink.x])
-                partial[sink] = fold_registers(low, sink.fn, tile, sink.axis, partial.get(sink))
-            else:
-                low.op(sink)
-    low.env, low.converted, plan.layouts = saved
+            for op in steps:
+                if isinstance(op, ops.Load) and op in resident.loads:
+                    low.env[op.result] = _read(low, resident, op, table[op.result])
+                else:
+                    low.op(op)
+            for sink in sinks:
+                if sink in online:
+                    reduction = online[sink]
+                    running[reduction] = add_strip(
+                        low, reduction, running.get(reduction), fold, low.op
+                    )
+                elif isinstance(sink, ops.Reduce):
+                    tile = low.tile(sink.x, table[sink.x])
+                    partial[sink] = fold_registers(low, sink.fn, tile, sink.axis, partial.get(sink))
+                else:
+                    low.op(sink)
     if rest and not any(isinstance(sink, ops.Reduce) for sink in rest):
         resident.broadcasts = _broadcasts(low, resident, rest)
     if resident.broadcasts:

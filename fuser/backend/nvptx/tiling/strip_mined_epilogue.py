@@ -147,56 +147,58 @@ def _emit(low: Builder, epilogue: Epilogue) -> None:
     plan = low.assignment
     for op in epilogue.once:
         low.op(op)
-    saved = (dict(low.env), dict(low.converted), dict(plan.layouts))
-    scalars = [op for op in epilogue.ops if isinstance(op, ops.IndexTile | ops.Full)]
-    for op in scalars:
-        low.op(op)
-    tables = []
-    for strip in epilogue.strips:
-        table = layouts_of(low, epilogue, strip)
-        assert table is not None
-        tables.append(table)
-    loads = [op for op in epilogue.ops if isinstance(op, ops.Load) and op.result in tables[0]]
-    row_loads: dict[tuple[ops.Load, int], tuple[Tile, WarpTranspose]] = {}
-    tiles: dict[tuple[ops.Load, int], Entry] = {}
-    transposing = [op for op in loads if _warp_transpose_of(low, op, tables[0]) is not None]
-    ahead = max(1, PREFETCH_REGISTERS // (16 * max(1, len(transposing))))
-
-    def fetch(op: ops.Load, number: int) -> None:
-        if number >= len(tables) or (op, number) in row_loads or (op, number) in tiles:
-            return
-        found = _warp_transpose_of(low, op, tables[number]) if op in transposing else None
-        if found is not None:
-            row_loads[op, number] = issue_row_loads(low, plan.accesses[op], op.pad, found), found
-            return
-        plan.layouts.update(tables[number])
-        low.op(op)
-        tiles[op, number] = low.env[op.result]
-
-    computed = [op for op in epilogue.ops if op not in loads and op not in scalars]
-    for number, table in enumerate(tables):
-        for load in loads:
-            for later in range(number, number + (ahead if load in transposing else 1) + 1):
-                fetch(load, later)
-        if number and epilogue.seams:
-            low.do(gpu.Seam())
-        low.env, low.converted = dict(saved[0]), {}
+    with low.bindings.strips() as strips:
+        scalars = [op for op in epilogue.ops if isinstance(op, ops.IndexTile | ops.Full)]
         for op in scalars:
             low.op(op)
-        plan.layouts.update(table)
-        for value, layout in table.items():
-            entry = low.env.get(value)
-            if isinstance(entry, Tile):
-                low.env[value] = convert(low, entry, layout)
-        for load in loads:
-            if (load, number) in row_loads:
-                arrived = row_loads.pop((load, number))
-                low.env[load.result] = transpose_row_loads(low, table[load.result], *arrived)
-            else:
-                low.env[load.result] = tiles.pop((load, number))
-        for item in computed:
-            low.op(item)
-    low.env, low.converted, plan.layouts = saved
+        tables = []
+        for strip in epilogue.strips:
+            table = layouts_of(low, epilogue, strip)
+            assert table is not None
+            tables.append(table)
+        loads = [op for op in epilogue.ops if isinstance(op, ops.Load) and op.result in tables[0]]
+        row_loads: dict[tuple[ops.Load, int], tuple[Tile, WarpTranspose]] = {}
+        tiles: dict[tuple[ops.Load, int], Entry] = {}
+        transposing = [op for op in loads if _warp_transpose_of(low, op, tables[0]) is not None]
+        ahead = max(1, PREFETCH_REGISTERS // (16 * max(1, len(transposing))))
+
+        def fetch(op: ops.Load, number: int) -> None:
+            if number >= len(tables) or (op, number) in row_loads or (op, number) in tiles:
+                return
+            found = _warp_transpose_of(low, op, tables[number]) if op in transposing else None
+            if found is not None:
+                row_loads[op, number] = (
+                    issue_row_loads(low, plan.accesses[op], op.pad, found),
+                    found,
+                )
+                return
+            low.bindings.lay_out(tables[number])
+            low.op(op)
+            tiles[op, number] = low.env[op.result]
+
+        computed = [op for op in epilogue.ops if op not in loads and op not in scalars]
+        for number, table in enumerate(tables):
+            for load in loads:
+                for later in range(number, number + (ahead if load in transposing else 1) + 1):
+                    fetch(load, later)
+            if number and epilogue.seams:
+                low.do(gpu.Seam())
+            strips.begin()
+            for op in scalars:
+                low.op(op)
+            low.bindings.lay_out(table)
+            for value, layout in table.items():
+                entry = low.env.get(value)
+                if isinstance(entry, Tile):
+                    low.env[value] = convert(low, entry, layout)
+            for load in loads:
+                if (load, number) in row_loads:
+                    arrived = row_loads.pop((load, number))
+                    low.env[load.result] = transpose_row_loads(low, table[load.result], *arrived)
+                else:
+                    low.env[load.result] = tiles.pop((load, number))
+            for item in computed:
+                low.op(item)
 
 
 def _warp_transpose_of(
