@@ -125,7 +125,7 @@ def lower_for(low: Builder, op: ops.For) -> None:
     low.block(op.body)
     results = yielded(low, op.body, inits)
     low.converted, low.operands = outside, operands
-    following: list[Operand] = [e.value(f"add i32 {variable}, {op.step}")]
+    following: list[Operand] = [e.compute("add", variable, op.step)]
     if stream:
         stream.ring = advance(low, stream, stage, phase)
         following += stream.ring
