@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from fuser.backend.nvptx.ir.values import Operand
 
 Arithmetic = Literal[
@@ -47,9 +49,10 @@ def width_of(type: str) -> int:
     return int(type[1:])
 
 
-def unsigned(a: Number, bits: int) -> Number:
-    """The number as an unsigned one; of 64 bits it is taken not to be negative."""
-    return a if bits == 64 else a & ((1 << bits) - 1)
+def _as_unsigned(a: Number, bits: int) -> Number:
+    if bits == 64 and not isinstance(a, int):
+        return a.view(np.uint64)
+    return a & ((1 << bits) - 1)
 
 
 def cut(a: Number, bits: int) -> Number:
@@ -57,14 +60,15 @@ def cut(a: Number, bits: int) -> Number:
     if bits == 1:
         return a & 1
     if bits == 64 and not isinstance(a, int):
-        return a  # arrays of int64 wrap around by themselves
+        return a.view(np.int64)  # arrays wrap around by themselves
     return ((a & ((1 << bits) - 1)) ^ (1 << (bits - 1))) - (1 << (bits - 1))
 
 
 def _quotient(a: Number, b: Number) -> Number:
     """Rounded towards zero; any number where the divisor is 0, here as if it were 1."""
-    negative = (a < 0) ^ (b < 0)
-    return abs(a) // abs(b + (b == 0)) * (1 - 2 * negative)
+    b = b + (b == 0)
+    down = a // b
+    return down + ((down * b != a) & ((a < 0) != (b < 0)))
 
 
 def _signed(function: Callable[[Number, Number], Number]) -> Meaning:
@@ -72,7 +76,7 @@ def _signed(function: Callable[[Number, Number], Number]) -> Meaning:
 
 
 def _unsigned(function: Callable[[Number, Number], Number]) -> Meaning:
-    return lambda bits, a, b: function(unsigned(a, bits), unsigned(b, bits))
+    return lambda bits, a, b: function(_as_unsigned(a, bits), _as_unsigned(b, bits))
 
 
 _ARITHMETIC: dict[Arithmetic, Meaning] = {
@@ -107,7 +111,7 @@ _COMPARISONS: dict[Comparison, Meaning] = {
     "sge": _signed(operator.ge),
 }
 _CONVERSIONS: dict[Conversion, Meaning] = {
-    "zext": lambda bits, a: unsigned(a, bits),
+    "zext": lambda bits, a: _as_unsigned(a, bits),
     "sext": lambda bits, a: -a if bits == 1 else a,
     "trunc": lambda bits, a: a,
 }

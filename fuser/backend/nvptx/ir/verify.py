@@ -144,7 +144,7 @@ class _Integers(_Check):
         for operand, type in zip(op.operands, wanted, strict=True):
             found = self.types.get(operand, type) if isinstance(operand, str) else type
             if found != type:
-                raise VerifyError(f"{operand} is an {found}, and {op.fn} takes an {type} there")
+                raise VerifyError(f"{operand} is an {found}: {op.fn} takes an {type} there")
         if problem := integers.conversion_problem(op.fn, op.type, op.to):
             raise VerifyError(problem)
         result = integers.result_type(op.fn, op.type, op.to)
