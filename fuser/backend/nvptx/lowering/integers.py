@@ -94,7 +94,7 @@ class IntegerBuilder:
         return self.integer("select", type, (condition, a, b))
 
     def folded(self, fn: Arithmetic, a: Operand, b: Operand, type: str = "i32") -> Operand:
-        """The same; of two numbers a number, which is as wide as it has to be."""
+        """As `compute`; of two numbers a number, which is as wide as it has to be."""
         if isinstance(a, int) and isinstance(b, int):
             return int(meaning_of(fn)(width_of(type), a, b))
         return self.compute(fn, a, b, type)
