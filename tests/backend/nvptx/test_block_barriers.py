@@ -102,13 +102,13 @@ def test_what_the_loop_does_not_do_again_is_met_in_front_of_it() -> None:
 
 def test_where_not_all_threads_come_there_is_none() -> None:
     """It is before what they do; integers stay with that."""
-    assert order("w0\n%c := icmp eq i32 %w, 0\nwhere %c body {\nr0\n}") == "w0 | w(r0)"
+    assert order("w0\n%c := eq i32 %w, 0\nwhere %c body {\nr0\n}") == "w0 | w(r0)"
     with pytest.raises(LoweringError, match="where not all threads come"):
-        order("%c := icmp eq i32 %w, 0\nwhere %c body {\nw0\nr0\n}")
+        order("%c := eq i32 %w, 0\nwhere %c body {\nw0\nr0\n}")
 
 
 def test_both_ways_of_a_branch_count() -> None:
-    branch = "%c := icmp eq i32 %w, 0\nif %c then {\n{0}\nyield\n} other {\n{1}\nyield\n}\n"
+    branch = "%c := eq i32 %w, 0\nif %c then {\n{0}\nyield\n} other {\n{1}\nyield\n}\n"
     take = branch.replace("{0}", "w0").replace("{1}", "r1")
     assert order(take + "r0") == "i(w0) (r1) | r0"
     assert order(take + "w1") == "i(w0) (r1) | w1"

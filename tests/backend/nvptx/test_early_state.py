@@ -120,9 +120,9 @@ LOOP = """gpu @loop sm_90a warps(1) threads(32) launch(1, 1, 1) {
   %x0 = load &q[#0] of 64 along (0) by 2 {words = true} : f16[64] #l0
   %x1 = cast %x0 : f32[64] #l0
 STORE  alloc @1
-  %s0 := icmp slt i32 0, %n
+  %s0 := slt i32 0, %n
   where %s0 body {
-    %s1 := icmp slt i32 15, %n
+    %s1 := slt i32 15, %n
     copy_async &k[#0*64 + #1] of 16x64 along (1, 0) by 8, @1<f16 16x64 inner 1>, #l1 {settled = %s1}
   }
   commit_copies
@@ -162,7 +162,7 @@ def test_copies_are_split_at_the_wait() -> None:
         "for",
     ]  # fmt: skip
     text = print_program(program)
-    assert "%s1.not := xor i1 %s1, true" in text and text.count("settled = ") == 1
+    assert "%s1.not := xor i1 %s1, 1" in text and text.count("settled = ") == 1
     parse_program(text)
 
 

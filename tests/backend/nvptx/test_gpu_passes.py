@@ -41,10 +41,10 @@ PRODUCER = """gpu @producer sm_90a warps(4) threads(160) launch(1, 1, 1) {
   slot @0: 16 bytes align 16 at 0
 
   head {
-    %tid := call i32 @llvm.nvvm.read.ptx.sreg.tid.x()
-    %s0 := call i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
+    %tid := tid.x i32
+    %s0 := ctaid.x i32
     %s1 := and i32 %tid, 31
-    %s2 := icmp eq i32 %s1, 0
+    %s2 := eq i32 %s1, 0
   }
   alloc @0
   where %s2 body {

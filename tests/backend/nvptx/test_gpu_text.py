@@ -120,6 +120,8 @@ def test_runs_stand_for_the_offsets() -> None:
         ("store &", "store &none_", "there is no buffer"),
         ("fold_registers.max %", "fold_registers.max %none.", "is not defined"),
         ("{axis = 1}", "{axle = 1}", "fold_registers has no axle"),
+        (":= ctaid.x i32", ":= ctaid.w i32", "there is no integer operation 'ctaid.w'"),
+        (":= ctaid.x i32", ":= ctaid.x", "ctaid.x is followed by a type"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(old: str, new: str, message: str) -> None:

@@ -57,6 +57,24 @@ BROKEN = {
     "registers that are not there": (
         "wgmma", r"threads = 128, warps = 1, registers = none",
         "threads = 384, warps = 4, registers = (96, 168)", "want 76800 registers"),
+    "an operand too few": (
+        "wgmma", r"(:= select i32 %\w+), 0, ", r"\1, ", "select takes 3 operands, not 2"),
+    "an operand of another type": (
+        "wgmma", r":= eq i32 (%tid), 128", r":= eq i64 \1, 128",
+        "%tid is an i32: eq takes an i64"),
+    "an integer as a condition": (
+        "wgmma", r":= (xor i32 %\w+, 1)\n(.*:= mul)", r":= \1\n    %one := and i1 %tid, 1\n\2",
+        "%tid is an i32: and takes an i1"),
+    "a number of the loop as a condition": (
+        "mma", r":= select i32 %[\w.]+\.11", ":= select i32 %s7", "%s7 is an i32"),
+    "a conversion to fewer bits that widens": (
+        "mma", r"(%s1) := udiv i32 %s0, 4", r"%wide := sext i32 %s0 to i1\n  \g<0>",
+        "sext does not make an i1 of an i32"),
+    "a conversion to nothing": (
+        "mma", r"(%s1) := udiv i32 %s0, 4", r"%wide := sext i32 %s0\n  \g<0>",
+        "sext needs the type that it gives"),
+    "what is no conversion": (
+        "mma", r"(:= udiv i32 %s0, 4)", r"\1 to i64", "udiv does not convert to i64"),
 }  # fmt: skip
 
 
@@ -135,7 +153,7 @@ def test_protocols_of_large_kernels_hold(name: str) -> None:
 def test_a_wait_for_another_stage_is_found_in_a_large_kernel() -> None:
     """The ring's phase is that of the stage: a flip one stage early is found."""
     text = gpu_text(LARGE["ping-pong"](), SM_90A)
-    broken = re.sub(r"(:= icmp eq i32 %\w+), (\d+)(?=\n.*\n.*:= xor)", r"\1, 2", text, count=1)
+    broken = re.sub(r"(:= eq i32 %\w+), (\d+)(?=\n.*\n.*:= xor)", r"\1, 2", text, count=1)
     assert broken != text
     with pytest.raises(VerifyError):
         verify_protocol(parse_program(broken))

@@ -55,11 +55,11 @@ AHEAD = """  alloc @0
   %y = for 80, (0, 0), (%s,) : f16[16x16] #l0 body (%k, %k.stage, %c: f16[16x16] #l0) {
     wait_copies {pending = 1}
     %k.0 in [0, 64] by 16 := add i32 %k, 32
-    %k.1 := icmp uge i32 %k.stage, 1
+    %k.1 := uge i32 %k.stage, 1
     %k.2 := sub i32 %k.stage, 1
     %k.3 := add i32 %k.stage, 2
-    %k.4 := select i1 %k.1, i32 %k.2, i32 %k.3
-    %k.5 := icmp slt i32 %k.0, 80
+    %k.4 := select i32 %k.1, %k.2, %k.3
+    %k.5 := slt i32 %k.0, 80
     where %k.5 body {
       %k.6 := mul i32 %k.4, 512
       copy_async &x[%k.0*16 + #0*16 + #1] of 16x16 along (1, 0) by 8, \
@@ -71,8 +71,8 @@ AHEAD = """  alloc @0
     %e = map.add (%c, %t) : f16[16x16] #l0
     %i := add i32 %k, 16
     %k.8 := add i32 %k.stage, 1
-    %k.9 := icmp eq i32 %k.8, 3
-    %k.10 := select i1 %k.9, i32 0, i32 %k.8
+    %k.9 := eq i32 %k.8, 3
+    %k.10 := select i32 %k.9, 0, %k.8
     yield {scalars = (%i, %k.10), values = (%e,)}
   }
   store &y[#0*16 + #1] of 16x16 along (1, 0) by 8, %y
@@ -121,10 +121,10 @@ body (%k, %stage, %phase, %sum: f32[128x64] #l0) {{
     wgmma_wait
     write_tile @1<f16 64x64 inner 1>, %w
   {ISSUED}    %b = wgmma_wait {{values = (%a,), pending = 1}} : f32[128x64] #l0
-    %k.before0 := icmp ne i32 %k, 0
-    %k.before1 := icmp eq i32 %stage, 0
+    %k.before0 := ne i32 %k, 0
+    %k.before1 := eq i32 %stage, 0
     %k.before2 := sub i32 %stage, 1
-    %k.before3 := select i1 %k.before1, i32 3, i32 %k.before2
+    %k.before3 := select i32 %k.before1, 3, %k.before2
     %at := mul i32 %k.before3, 8
     %empty = address @2 {{offset = %at}}
     %k.before4 := and i1 %one, %k.before0
@@ -197,9 +197,9 @@ def test_the_last_stage_is_given_back_to_who_waits_for_it() -> None:
     leave_in_flight(program)
     behind = print_program(program).partition("%y = wgmma_wait")[2].splitlines()[1:-1]
     assert [line.strip() for line in behind[:6]] == [
-        "%k.last0 := icmp eq i32 %next, 0",
+        "%k.last0 := eq i32 %next, 0",
         "%k.last1 := sub i32 %next, 1",
-        "%k.last2 := select i1 %k.last0, i32 3, i32 %k.last1",
+        "%k.last2 := select i32 %k.last0, 3, %k.last1",
         "%at.last := mul i32 %k.last2, 8",
         "%empty.last = address @2 {offset = %at.last}",
         "mbarrier_arrive %empty.last, %one {block = 1}",

@@ -160,8 +160,8 @@ MUTANTS = {
     "no barrier behind the wait": (
         "mma", r"(wait_copies \{pending = 1\})\n    barrier", r"\1", "copy_async"),
     "a copy into the stage that is read": (
-        "mma", r"select i1 (%[\w.]+), i32 %[\w.]+, i32 (%[\w.]+)\n(?=.*\n    where)",
-        r"select i1 \1, i32 0, i32 \2\n", "copy_async"),
+        "mma", r"select i32 (%[\w.]+), %[\w.]+, (%[\w.]+)\n(?=.*\n    where)",
+        r"select i32 \1, 0, \2\n", "copy_async"),
     # of a ring that a producer fills
     "the producer does not wait": (
         "wgmma", r"\n      mbarrier_wait (%\w+), (%\w+)\n(?=.*\n.*\n      mbarrier_expect)", "\n",
@@ -174,8 +174,8 @@ MUTANTS = {
         "wgmma", r"(:= xor i32 %\w+), 1\n(?=.*\n      yield)", r"\1, 0\n",
         "deadlock|fetch|more arrive on a barrier"),
     "a stage given back while its product runs": (
-        "wgmma", r"(%[\w.]+) := sub i32 (%\w+), 1\n(.*)i32 \d+, i32 \1",
-        r"\1 := add i32 \2, 0\n\3i32 0, i32 \1", "fetch .* overwrites what wgmma|deadlock"),
+        "wgmma", r"(%[\w.]+) := sub i32 (%\w+), 1\n(.*), \d+, \1",
+        r"\1 := add i32 \2, 0\n\3, 0, \1", "fetch .* overwrites what wgmma|deadlock"),
     "nobody gives a stage back": (
         "wgmma", r"\n      mbarrier_arrive .*", "", "deadlock"),
     "bytes of one operand expected": (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 from fuser.backend.nvptx import compile_kernel
+from fuser.backend.nvptx.ir.integers import evaluate
 from fuser.backend.nvptx.lowering.integers import Integers
 from fuser.backend.nvptx.tile_scheduler.stream_k import StreamK
 from fuser.base.target import SM_80, SM_90A
@@ -22,25 +22,12 @@ from fuser.tilegen.schedule import Schedule
 from fuser.tilegen.stream_k import cut_tiles
 from tests.backend.nvptx import kernels
 
-OPERATIONS = {
-    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "udiv": operator.floordiv,
-    "urem": operator.mod, "and": operator.and_, "icmp eq": operator.eq, "icmp ne": operator.ne,
-    "icmp ult": operator.lt,
-}  # fmt: skip
-
 
 class Evaluator(Integers):
     """Computes what a block would, instead of writing code."""
 
-    def value(self, text: str) -> Any:
-        found = re.fullmatch(r"(.*) i(?:1|32) (-?\w+), (-?\w+)", text)
-        if found:
-            left, right = (int(item == "True" or item) if item != "False" else 0
-                           for item in found.groups()[1:])  # fmt: skip
-            return int(OPERATIONS[found[1]](left % 2**32, right % 2**32)) % 2**32
-        found = re.fullmatch(r"call i32 @llvm.umin.i32\(i32 (\d+), i32 (\d+)\)", text)
-        assert found, text
-        return min(int(found[1]), int(found[2]))
+    def integer(self, fn: str, type: str, operands: tuple[Any, ...], to: str = "") -> Any:
+        return evaluate(fn, type, operands, to)
 
 
 @pytest.mark.parametrize("trips, most", [(2, 4), (3, 4), (16, 2), (17, 8), (64, 4)])

@@ -16,7 +16,6 @@ from fuser.backend.nvptx.ir.layouts import row_major
 from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layouts.layout import Layout
 from fuser.backend.nvptx.lowering.recording import Recording
-from fuser.backend.nvptx.lowering.values import memory_type
 from fuser.dtypes import DType
 from fuser.tilegen import ops
 
@@ -26,7 +25,7 @@ LARGEST = 8
 
 def can_send(dtype: DType) -> bool:
     """Whether remote stores that complete on a barrier have elements of this size."""
-    return memory_type(dtype) == dtype.llvm and dtype.bits in (32, 64)
+    return dtype.bits in (32, 64)
 
 
 class NeedsOneBlock(Exception):

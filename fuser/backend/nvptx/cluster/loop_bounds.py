@@ -29,8 +29,8 @@ def bounds(low: Builder, loop: ops.For) -> tuple[Operand, Operand]:
     if isinstance(extent, int):
         iterations = max(0, -(-extent // loop.step))
     else:
-        some = e.value(f"call i32 @llvm.smax.i32(i32 {extent}, i32 0)")
-        iterations = e.value(f"udiv i32 {e.plus(some, loop.step - 1)}, {loop.step}")
+        some = e.compute("smax", extent, 0)
+        iterations = e.compute("udiv", e.plus(some, loop.step - 1), loop.step)
     before = e.times(e.rank, iterations)
     ends = [e.shift("lshr", e.plus(before, more), cluster.bits) for more in (0, iterations)]
     first, last = (e.plus(e.times(end, loop.step), start) for end in ends)

@@ -155,26 +155,26 @@ class MulticastCluster:
         e = self.low.scalars
         table = sum(value << (8 * r) for r, value in enumerate(values))
         table -= 1 << 64 if table >> 63 else 0
-        bits = e.hoisted(f"shl i32 {e.rank}, 3")
-        place = e.hoisted(f"zext i32 {bits} to i64")
-        word = e.hoisted(f"trunc i64 {e.hoisted(f'lshr i64 {table}, {place}')} to i32")
-        return e.hoisted(f"and i32 {word}, 255")
+        bits = e.head.compute("shl", e.rank, 3)
+        place = e.head.resize("zext", bits, "i32", "i64")
+        word = e.head.resize("trunc", e.head.compute("lshr", table, place, "i64"), "i64", "i32")
+        return e.head.compute("and", word, 255)
 
     def release(self, channel: Channel, barrier: str, threads: int) -> None:
         """Arrive on an empty barrier of a channel in every block that sends it slices: of each
         group of `threads` one thread for each of them."""
         e = self.low.scalars
-        number = e.hoisted(f"and i32 {e.tid}, {threads - 1}")
+        number = e.head.compute("and", e.tid, threads - 1)
         senders = self._senders(channel)
         if len(senders[0]) == 1:
-            chosen = e.hoisted(f"icmp eq i32 {number}, 0")
+            chosen = e.head.compare("eq", number, 0)
         else:
-            few = e.hoisted(f"and i32 {number}, {self.blocks - 1}")
+            few = e.head.compute("and", number, self.blocks - 1)
             mask = self._of_block([sum(1 << r for r in group) for group in senders])
-            word = e.value(f"lshr i32 {mask}, {few}")
-            bit = e.value(f"trunc i32 {word} to i1")
-            chosen = e.hoisted(f"icmp ult i32 {number}, {self.blocks}")
-            chosen = e.value(f"and i1 {chosen}, {bit}")
+            word = e.compute("lshr", mask, few)
+            bit = e.resize("trunc", word, "i32", "i1")
+            chosen = e.head.compare("ult", number, self.blocks)
+            chosen = e.compute("and", chosen, bit, "i1")
         if len(senders[0]) == 1:
             arrive_where(self.low, barrier, chosen)
         else:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from fuser.backend.nvptx.emit.code import Code
 from fuser.backend.nvptx.emit.elementwise import apply
 from fuser.backend.nvptx.emit.memory import Guard, Pointers, only_once
+from fuser.backend.nvptx.emit.values import literal
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Op
-from fuser.backend.nvptx.lowering.values import literal
 from fuser.dtypes import DType
 
 _PTX = {"exchange": "exch", "compare_exchange": "cas"}

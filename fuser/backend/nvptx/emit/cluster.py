@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from fuser.backend.nvptx.emit.code import Code, Writes
 from fuser.backend.nvptx.emit.memory import from_memory, to_memory, unpack
+from fuser.backend.nvptx.emit.values import memory_type
 from fuser.backend.nvptx.ir import ops
-from fuser.backend.nvptx.ir.layouts import offset_of, row_major
+from fuser.backend.nvptx.ir.layouts import offset_of, row_major, vectors
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.values import Operand
-from fuser.backend.nvptx.lowering.values import memory_type, vectors
 from fuser.dtypes import DType
 
 SENT = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes"

@@ -8,8 +8,8 @@ from fuser.backend.nvptx.emit.code import Code
 from fuser.backend.nvptx.emit.memory import Guard, Pointers, only_once
 from fuser.backend.nvptx.emit.operands import SharedAddress
 from fuser.backend.nvptx.ir import ops
+from fuser.backend.nvptx.ir.layouts import vectors
 from fuser.backend.nvptx.ir.op import Op
-from fuser.backend.nvptx.lowering.values import vectors
 
 
 def copy_async(code: Code, op: ops.CopyAsync) -> None:

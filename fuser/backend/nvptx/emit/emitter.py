@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from fuser.backend.function import Block, Function
+from fuser.backend.nvptx.emit.integers import bit, integer_text
 from fuser.backend.nvptx.ir.values import Operand
-from fuser.backend.nvptx.lowering.integers import Integers
+from fuser.backend.nvptx.lowering.integers import IntegerBuilder, Integers
 from fuser.backend.text import Reg
 
 _SHORT_SIZE = re.compile(r"%size\.(\d+)\.i32\b")
@@ -24,7 +25,7 @@ class Emitter(Integers, Function):
         params: Sequence[tuple[str, str]],
         attributes: str,
     ) -> None:
-        Integers.__init__(self)
+        Integers.__init__(self, _Head(self))
         Function.__init__(
             self, name, "void", params, convention="ptx_kernel", attributes=attributes
         )
@@ -61,6 +62,9 @@ class Emitter(Integers, Function):
         self.at.lines.append(f"{name} = {text}")
         return name
 
+    def integer(self, fn: str, type: str, operands: tuple[Operand, ...], to: str = "") -> str:
+        return self.value(integer_text(fn, type, operands, to))
+
     def define(self, name: str, text: str) -> None:
         """Append an instruction whose result has a name already."""
         self.at.lines.append(f"{name} = {text}")
@@ -78,7 +82,7 @@ class Emitter(Integers, Function):
         self.do(f"br label %{target.label}")
 
     def branch(self, condition: Operand, then: Block, other: Block) -> None:
-        self.do(f"br i1 {_bit(condition)}, label %{then.label}, label %{other.label}")
+        self.do(f"br i1 {bit(condition)}, label %{then.label}, label %{other.label}")
 
     @contextmanager
     def where(self, condition: Operand) -> Iterator[None]:
@@ -152,9 +156,7 @@ class Emitter(Integers, Function):
     def uniform(self, number: Operand) -> Operand:
         """A hoisted number that is the same in all threads of a warp, passed through a shuffle,
         which tells the compiler so."""
-        return self.hoisted(
-            f"call i32 @llvm.nvvm.shfl.sync.idx.i32(i32 -1, i32 {number}, i32 0, i32 31)"
-        )
+        return self.head.lane(number, 0)
 
     @property
     def rank(self) -> str:
@@ -166,11 +168,14 @@ class Emitter(Integers, Function):
 
     def _first(self, name: str, register: str) -> None:
         """A special register, read before all else."""
-        text = f"call i32 @llvm.nvvm.read.ptx.sreg.{register}()"
-        self.entry.insert(0, f"{name} = {text}")
+        self.entry.insert(0, f"{name} = {integer_text(register, 'i32', ())}")
 
 
-def _bit(condition: Operand) -> str:
-    if isinstance(condition, int):
-        return "true" if condition else "false"
-    return condition
+class _Head(IntegerBuilder):
+    """Writes at the head of the function."""
+
+    def __init__(self, of: Emitter) -> None:
+        self._of = of
+
+    def integer(self, fn: str, type: str, operands: tuple[Operand, ...], to: str = "") -> str:
+        return self._of.hoisted(integer_text(fn, type, operands, to))

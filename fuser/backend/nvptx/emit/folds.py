@@ -8,10 +8,10 @@ from collections.abc import Callable
 from fuser.backend.nvptx.emit.code import Code
 from fuser.backend.nvptx.emit.elementwise import apply
 from fuser.backend.nvptx.emit.registers import filled
+from fuser.backend.nvptx.emit.values import literal
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.layouts.layout import Coordinates
-from fuser.backend.nvptx.lowering.values import literal
 from fuser.dtypes import DType
 
 Combine = Callable[[str, str], str]

@@ -16,13 +16,13 @@ from fuser.backend.nvptx.emit.operands import (
     packed_words,
     read_registers,
 )
+from fuser.backend.nvptx.emit.values import memory_type
 from fuser.backend.nvptx.ir import ops
-from fuser.backend.nvptx.ir.layouts import offset_of
+from fuser.backend.nvptx.ir.layouts import offset_of, vectors
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.values import SharedTile, Slot, Tile
 from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
 from fuser.backend.nvptx.layouts.mma_units import UNITS, Unit
-from fuser.backend.nvptx.lowering.values import memory_type, vectors
 from fuser.dtypes import DType
 
 # operands of 8 or 16 bits -------------------------------------------------------------------------

@@ -11,14 +11,15 @@ from collections.abc import Callable
 
 from fuser.backend.nvptx.analysis.access import Access
 from fuser.backend.nvptx.emit.code import Code, Writes
+from fuser.backend.nvptx.emit.values import literal, memory_type
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.alike import alike_registers
+from fuser.backend.nvptx.ir.layouts import vectors
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.values import Operand, Place
 from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
 from fuser.backend.nvptx.lowering.indexing import Indexer
 from fuser.backend.nvptx.lowering.integers import INT32
-from fuser.backend.nvptx.lowering.values import literal, memory_type, vectors
 from fuser.dtypes import DType
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen.index import Index

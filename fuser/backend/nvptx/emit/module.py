@@ -35,14 +35,16 @@ def machine(target: Target, least: int = 0) -> llvm.Machine:
 
 def module_text(
     function: Emitter, *, threads: int, shared: bool, blocks: int = 1,
-    variables: Mapping[str, str] | None = None,
+    flags: Mapping[str, int] | None = None,
     tables: Mapping[str, Sequence[int]] | None = None,
 ) -> str:  # fmt: skip
-    """The module of one kernel. variables: of the module, by name; tables: constant numbers."""
+    """The module of one kernel. flags: how many words of 0 it has under a name; tables: constant
+    numbers."""
     lines = [f'target datalayout = "{DATA_LAYOUT}"', f'target triple = "{TRIPLE}"']
     if shared:
         lines.append("@shared_memory = external addrspace(3) global [0 x i8], align 1024")
-    lines += [f"{name} = {text}" for name, text in (variables or {}).items()]
+    for name, count in (flags or {}).items():
+        lines.append(f"{name} = internal addrspace(1) global [{count} x i32] zeroinitializer")
     for name, numbers in (tables or {}).items():
         listed = ", ".join(f"i32 {number}" for number in numbers)
         lines.append(f"{name} = internal addrspace(4) constant [{len(numbers)} x i32] [{listed}]")

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable
 
 from fuser.backend.nvptx.emit.code import Code, Writes, shared_offset
 from fuser.backend.nvptx.emit.memory import from_memory, pack, unpack
+from fuser.backend.nvptx.emit.values import memory_type
 from fuser.backend.nvptx.ir import ops
+from fuser.backend.nvptx.ir.layouts import vectors
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.values import Operand, SharedTile
 from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
 from fuser.backend.nvptx.lowering.integers import Linear
-from fuser.backend.nvptx.lowering.values import memory_type, vectors
 
 
 class SharedAddress:

@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 from fuser.backend.nvptx.emit.code import Code, shared_offset
 from fuser.backend.nvptx.emit.memory import Pointers, from_memory, unpack
+from fuser.backend.nvptx.emit.values import literal, memory_type
 from fuser.backend.nvptx.ir import ops
+from fuser.backend.nvptx.ir.layouts import vectors
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.layouts.layout import Coordinates
-from fuser.backend.nvptx.lowering.values import literal, memory_type, vectors
 
 
 def _places(code: Code, op: ops.CopyOwn | ops.ReadOwn) -> tuple[str, dict[Coordinates, int]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from fuser.backend.nvptx.emit.code import Code
 from fuser.backend.nvptx.emit.emitter import Emitter
+from fuser.backend.nvptx.emit.integers import integer_text
 from fuser.backend.nvptx.emit.stream_k import WORKSPACE
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.program import Program
@@ -79,7 +80,8 @@ def _integer(e: Emitter, op: Integer, *, hoisted: bool) -> None:
     if name in ("%tid", "%rank"):
         assert (e.tid if name == "%tid" else e.rank) == name
         return
+    text = integer_text(op.fn, op.type, op.operands, op.to)
     if hoisted:
-        e.entry.append(f"{name} = {op.text}")
+        e.entry.append(f"{name} = {text}")
     else:
-        e.define(name, op.text)
+        e.define(name, text)

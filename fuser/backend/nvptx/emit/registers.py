@@ -15,12 +15,12 @@ from fuser.backend.nvptx.emit.halves import (
     note_shift,
     shortened,
 )
+from fuser.backend.nvptx.emit.values import literal
 from fuser.backend.nvptx.ir import ops
-from fuser.backend.nvptx.ir.layouts import flattened
+from fuser.backend.nvptx.ir.layouts import flattened, vectors
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layouts.layout import Coordinates
-from fuser.backend.nvptx.lowering.values import literal, vectors
 from fuser.tilegen.value import INDEX
 
 _SCALED = {

@@ -9,11 +9,11 @@ from fuser.backend.nvptx.emit.code import Code, shared_offset
 from fuser.backend.nvptx.emit.folds import combiner, identity, shuffled
 from fuser.backend.nvptx.emit.memory import from_memory
 from fuser.backend.nvptx.emit.registers import filled
+from fuser.backend.nvptx.emit.values import memory_type
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.layouts import offset_of, row_major
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.layouts.layout import Coordinates
-from fuser.backend.nvptx.lowering.values import memory_type
 
 
 def scan_registers(code: Code, op: ops.ScanRegisters) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 from fuser.backend.nvptx.emit.code import Code, shared_offset
 from fuser.backend.nvptx.emit.memory import from_memory, only_once, pack, to_memory, unpack
+from fuser.backend.nvptx.emit.values import memory_type
 from fuser.backend.nvptx.ir import ops
-from fuser.backend.nvptx.ir.layouts import offset_of, row_major
+from fuser.backend.nvptx.ir.layouts import offset_of, row_major, vectors
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.values import Slot
 from fuser.backend.nvptx.layouts.layout import Layout
-from fuser.backend.nvptx.lowering.values import memory_type, vectors
 
 
 def alloc(code: Code, op: ops.Alloc) -> None:

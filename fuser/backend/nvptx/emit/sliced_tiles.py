@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from fuser.backend.nvptx.emit.code import Code, shared_offset
 from fuser.backend.nvptx.emit.memory import from_memory, to_memory
+from fuser.backend.nvptx.emit.values import memory_type
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.layouts import offset_of, row_major
 from fuser.backend.nvptx.ir.op import Op
@@ -13,7 +14,6 @@ from fuser.backend.nvptx.ir.values import Operand
 from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
 from fuser.backend.nvptx.lowering.indexing import Indexer
 from fuser.backend.nvptx.lowering.integers import Linear
-from fuser.backend.nvptx.lowering.values import memory_type
 
 
 class _Places:

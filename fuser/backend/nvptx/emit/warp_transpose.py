@@ -12,12 +12,12 @@ from collections.abc import Callable
 from fuser.backend.nvptx.emit.code import Code
 from fuser.backend.nvptx.emit.memory import Guard, Pointers, halves
 from fuser.backend.nvptx.emit.operands import load_matrices, packed_words
+from fuser.backend.nvptx.emit.values import literal, memory_type
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.values import Operand, Slot
 from fuser.backend.nvptx.ir.warp_transpose import BUFFER, PITCH, WarpTranspose, warp_transpose_in
 from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
-from fuser.backend.nvptx.lowering.values import literal, memory_type
 from fuser.dtypes import DType
 
 

@@ -59,3 +59,19 @@ def tile_size(shape: Coordinates) -> int:
 def repeats(layout: Layout) -> bool:
     """Whether several threads have the same elements."""
     return not all(any(basis) for basis in layout.bits)
+
+
+def vectors(layout: Layout, axis: int, width: int) -> list[tuple[Coordinates, list[int]]]:
+    """(offset of the first element, register numbers) of every vector of `width` along `axis`."""
+    if width == 1:
+        return [(offset, [number]) for number, offset in enumerate(layout.regs)]
+    found = []
+    for offset in layout.regs:
+        if offset[axis] % width:
+            continue
+        members = [
+            layout.register_of[(*offset[:axis], offset[axis] + step, *offset[axis + 1 :])]
+            for step in range(width)
+        ]
+        found.append((offset, members))
+    return found

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Integer, Op
 from fuser.backend.nvptx.ir.rewrite import cloned
@@ -21,8 +19,10 @@ def step_of(loop: ops.For) -> int:
     following = end_of(loop).scalars[0]
     for op in loop.body.ops:
         if isinstance(op, Integer) and op.names[0] == following:
-            found = re.fullmatch(rf"add i32 {re.escape(loop.scalars[0])}, (\d+)", op.text)
-            return int(found[1]) if found else 0
+            match op.operands:
+                case (variable, int(step)) if op.fn == "add" and variable == loop.scalars[0]:
+                    return step if step > 0 else 0
+            return 0
     return 0
 
 
@@ -58,5 +58,6 @@ def take_two(loop: ops.For) -> list[Op]:
     loop.body.ops[-1:] = again
     last = end_of(loop)
     last.scalars = (following, *last.scalars[1:])
-    loop.body.ops.insert(-1, Integer(text=f"add i32 {variable}, {2 * step}", names=(following,)))
+    add = Integer(fn="add", operands=(variable, 2 * step), names=(following,))
+    loop.body.ops.insert(-1, add)
     return before

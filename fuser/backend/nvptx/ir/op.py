@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
-from fuser.backend.nvptx.ir.values import Place, SharedTile, Slot, Tile
+from fuser.backend.nvptx.ir.values import Operand, Place, SharedTile, Slot, Tile
 
 
 @dataclass(eq=False)
@@ -90,7 +90,11 @@ def _names_of(kind: type[Op]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 @dataclass(eq=False, kw_only=True)
 class Integer(Op):
-    """An integer or condition made of others, as LLVM spells it: `add i32 %a, 4`."""
+    """An integer or condition made of others: `add i32 %a, 4`. fn: of the table in integers.py;
+    type: of its operands; to: the type that a conversion gives."""
 
     opcode: ClassVar[str] = "integer"
-    text: str
+    fn: str
+    type: str = "i32"
+    operands: tuple[Operand, ...] = ()
+    to: str = ""

@@ -9,11 +9,12 @@ from typing import Any
 
 from fuser.backend.module import TensorMap
 from fuser.backend.nvptx.analysis.access import Access
+from fuser.backend.nvptx.ir import integers
 from fuser.backend.nvptx.ir.layout_text import offsets_of
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.syntax import fields_of, ops_by_code, records
-from fuser.backend.nvptx.ir.values import Place, Scope, SharedTile, Slot, Tile
+from fuser.backend.nvptx.ir.values import Operand, Place, Scope, SharedTile, Slot, Tile
 from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
 from fuser.dtypes import DType
 from fuser.tilegen.facts import UNKNOWN, Fact, set_fact
@@ -206,8 +207,9 @@ class _Parser(Reader):
         while self.next.kind == "value":
             made.append((self.take().text, self.stated()))
             if self.next.kind == "code":
-                code = self.take().text.removeprefix(":=").strip()
-                return Integer(text=code, names=(self.scalar(*made[0]),))
+                fn, type, operands, to = self.integer_op(self.take())
+                name = self.scalar(*made[0])
+                return Integer(fn=fn, type=type, operands=operands, to=to, names=(name,))
             self.expect("=" if self.next.text != "," else ",")
         start = self.expect_kind("word")
         opcode, _, fn = start.text.partition(".")
@@ -221,6 +223,13 @@ class _Parser(Reader):
         op = kind(**content, results=tuple(results), names=tuple(names), origin=self.origin())
         self.blocks(op)
         return op
+
+    def integer_op(self, code: Token) -> tuple[str, str, tuple[Operand, ...], str]:
+        text, _, _ = code.text.removeprefix(":=").partition("#")
+        try:
+            return integers.read(text.strip())
+        except ValueError as error:
+            raise self.error(str(error), code) from None
 
     def fields(self, kind: type[Op], content: dict[str, Any]) -> dict[str, Any]:
         for number, info in enumerate(i for i in fields_of(kind) if i.kind == "operand"):

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fuser.backend.nvptx.ir.op import Block, Op
-from fuser.backend.nvptx.ir.uses import NAME
 from fuser.backend.nvptx.ir.values import Operand, Place, Scope, SharedTile, Slot, Tile
 
 Known = Mapping[Any, Tile | Operand]
@@ -54,9 +53,7 @@ def inside(content: Any, known: Known) -> Any:
         case Tile():
             return known.get(content, content)
         case str():
-            if NAME.fullmatch(content):
-                return known.get(content, content)
-            return NAME.sub(lambda found: str(known.get(found[0], found[0])), content)
+            return known.get(content, content)
         case tuple() | list():
             return type(content)(inside(item, known) for item in content)
         case SharedTile():

@@ -5,17 +5,17 @@
       layout #l0 = 128 regs lanes (1) (2) (4) (8) (16) warps (32) (64)
 
       head {
-        %tid := call i32 @llvm.nvvm.read.ptx.sreg.tid.x()
+        %tid := tid.x i32
       }
-      %t0 in [0, 7] := call i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
+      %t0 in [0, 7] := ctaid.x i32
       %x0 = load &x_0[%t0*128 + #0] of 128 along (0) by 1 where (%t0*128 + #0 < 1000) : f32[128] #l0
       %x1 = multiply %x0 {number = 2.0} : f32[128] #l0    # /scale/Mul
     }
 
 Everything is derived from the fields of an op: what it reads in order, then attributes in braces
 (those equal to their default are left out), then blocks by the names of their fields. `fn` follows
-the opcode. @2 is a slot, `@2<f16 128x64 inner 1>[%t5]` a tile in it. `:=` is an integer in LLVM's
-words. What nothing in the text defines is `given`. parse.py reads it back.
+the opcode. @2 is a slot, `@2<f16 128x64 inner 1>[%t5]` a tile in it. `:=` is an integer
+(integers.py). What nothing in the text defines is `given`. parse.py reads it back.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 
+from fuser.backend.nvptx.ir.integers import text_of
 from fuser.backend.nvptx.ir.layout_text import layout_text
 from fuser.backend.nvptx.ir.names import Names
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
@@ -126,8 +127,8 @@ class _Printer:
     def op(self, op: Op) -> Iterator[str]:
         """The lines of an op: its own, then those of its blocks."""
         if isinstance(op, Integer):
-            name = op.names[0]
-            yield f"{name}{fact_text(self.names.fact(name))} := {op.text}"
+            name, text = op.names[0], text_of(op.fn, op.type, op.operands, op.to)
+            yield f"{name}{fact_text(self.names.fact(name))} := {text}"
             return
         comment = f"    # {', '.join(map(origin_text, op.origin))}" if op.origin else ""
         line, blocks = self.header(op), list(nested(op))

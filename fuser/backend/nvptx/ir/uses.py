@@ -19,7 +19,7 @@ Use = Tile | Slot | Layout | str
 def uses(op: Op) -> Iterator[Use]:
     """What the fields of an op name, blocks left out: in order, with repetition."""
     if isinstance(op, Integer):
-        yield from NAME.findall(op.text)
+        yield from (item for item in op.operands if isinstance(item, str))
         return
     given = carried(op)
     for content in op.contents():

@@ -1,6 +1,7 @@
 """What must hold of a program of the GPU IR, as far as its text tells.
 
 - Tiles and scalars are defined before they are used, where they are used.
+- Operands of integers are as many as their operation takes, and of its types.
 - Layouts fit: maps are of tiles of one layout, another layout needs no other thread's elements,
   sums of a matmul lie as its unit leaves them.
 - Slots are allocated and not free where they are used, large enough, and apart while they live.
@@ -20,9 +21,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from fuser.backend.nvptx.ir import ops
+from fuser.backend.nvptx.ir import integers, ops
 from fuser.backend.nvptx.ir.layouts import flattened, in_registers
-from fuser.backend.nvptx.ir.op import Block, Op
+from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.text import print_op
 from fuser.backend.nvptx.ir.uses import carried, defines, uses
@@ -40,6 +41,7 @@ def verify(program: Program) -> None:
     taken to be there."""
     checks = [
         _Names(program),
+        _Integers(),
         _Layouts(program),
         _Slots(),
         _Barriers(program),
@@ -48,7 +50,7 @@ def verify(program: Program) -> None:
     ]
     if any(isinstance(op, ops.AwaitPrevious) for op in program.body.walk()):
         checks.append(_Previous(program))
-    _walk(program, program.head, checks[:1])
+    _walk(program, program.head, checks[:2])
     _walk(program, program.body, checks)
 
 
@@ -112,6 +114,41 @@ class _Names(_Check):
 
     def _knows(self, item: Tile | str) -> bool:
         return any(item in names for names in self.known)
+
+
+class _Integers(_Check):
+    """types: of the scalars that ops give, by name; of others nothing is known."""
+
+    def __init__(self) -> None:
+        self.types: dict[str, str] = {}
+
+    def op(self, op: Op) -> None:
+        if isinstance(op, Integer):
+            self.integer(op)
+        elif isinstance(op, ops.While):
+            self.types.update(zip(op.scalars, op.types, strict=True))
+        elif isinstance(op, ops.For):
+            self.types.update(dict.fromkeys(op.scalars, "i32"))
+        elif isinstance(op, ops.AnyOther | ops.Unsplat):
+            type = "i1" if isinstance(op, ops.AnyOther) else "i64" if op.long else "i32"
+            self.types.update(dict.fromkeys(op.names, type))
+        elif not isinstance(op, ops.Address):  # whose result is no integer
+            self.types.update(dict.fromkeys(op.names, "i32"))
+
+    def integer(self, op: Integer) -> None:
+        if op.fn not in integers.FUNCTIONS:
+            raise VerifyError(f"there is no integer operation {op.fn!r}")
+        wanted = integers.operand_types(op.fn, op.type)
+        if len(wanted) != len(op.operands):
+            raise VerifyError(f"{op.fn} takes {len(wanted)} operands, not {len(op.operands)}")
+        for operand, type in zip(op.operands, wanted, strict=True):
+            found = self.types.get(operand, type) if isinstance(operand, str) else type
+            if found != type:
+                raise VerifyError(f"{operand} is an {found}: {op.fn} takes an {type} there")
+        if problem := integers.conversion_problem(op.fn, op.type, op.to):
+            raise VerifyError(problem)
+        result = integers.result_type(op.fn, op.type, op.to)
+        self.types.update(dict.fromkeys(op.names, result))
 
 
 class _Layouts(_Check):

@@ -57,11 +57,12 @@ class ProducerState:
 
 @dataclass
 class Needs:
-    """What a launch takes beside the buffers, and what the user is told."""
+    """What a launch takes beside the buffers, and what the user is told. flags: by name, how
+    many words of 0 the module has; tables: constant numbers, by name."""
 
     tensor_maps: list[TensorMap] = field(default_factory=list)
     workspace_bytes: int = 0
-    variables: dict[str, str] = field(default_factory=dict)
+    flags: dict[str, int] = field(default_factory=dict)
     tables: dict[str, tuple[int, ...]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 

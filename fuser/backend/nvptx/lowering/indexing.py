@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import gcd
 
+from fuser.backend.nvptx.ir.integers import Arithmetic
 from fuser.backend.nvptx.ir.values import Operand
 from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
 from fuser.backend.nvptx.lowering.integers import INT32, Integers, Linear
@@ -53,7 +54,7 @@ class Indexer:
         if self.type == "i32" or isinstance(found, int):
             return found
         if axis not in self._threads:
-            self._threads[axis] = self.emitter.hoisted(f"zext i32 {found} to {self.type}")
+            self._threads[axis] = self.emitter.head.resize("zext", found, "i32", self.type)
         return self._threads[axis]
 
     def evaluate(self, at: Index, offset: Coordinates) -> Linear:
@@ -109,12 +110,8 @@ class Indexer:
                 items = [emitter.total(self.evaluate(item, offset), type) for item in atom.items]
                 best = items[0]
                 for item in items[1:]:
-                    if isinstance(best, int) and isinstance(item, int):
-                        best = min(best, item) if atom.fn == "min" else max(best, item)
-                    else:
-                        best = emitter.value(
-                            f"call {type} @llvm.s{atom.fn}.{type}({type} {best}, {type} {item})"
-                        )
+                    fn: Arithmetic = "smin" if atom.fn == "min" else "smax"
+                    best = emitter.folded(fn, best, item, type)
                 return best
             case Lookup():
                 return self._lookup(atom, self.layout, offset)
@@ -142,8 +139,8 @@ class Indexer:
             return self._divide_signed(total, divisor, quotient=quotient)
         lifted = emitter.plus(dynamic, rest + lift * divisor, self.type)
         if not quotient:
-            return emitter.value(f"urem {self.type} {lifted}, {divisor}")
-        result = emitter.value(f"udiv {self.type} {lifted}, {divisor}")
+            return emitter.compute("urem", lifted, divisor, self.type)
+        result = emitter.compute("udiv", lifted, divisor, self.type)
         return emitter.plus(result, whole - lift, self.type)
 
     def _exact_quotient(self, atom: FloorDiv, offset: Coordinates) -> tuple[Operand, int]:
@@ -155,8 +152,7 @@ class Indexer:
             return 0, whole
         key = (dynamic, atom.divisor)
         if key not in self._quotients:
-            text = f"udiv {self.type} {dynamic}, {atom.divisor}"
-            self._quotients[key] = self.emitter.value(text)
+            self._quotients[key] = self.emitter.compute("udiv", dynamic, atom.divisor, self.type)
         return self._quotients[key], whole
 
     def _divides(self, base: Index, divisor: int) -> bool:
@@ -197,20 +193,19 @@ class Indexer:
         """The same where numbers are sizes of the kernel."""
         if not certain(base.range[0]):
             return self._divide_signed(total, divisor, quotient=quotient)
-        op = "udiv" if quotient else "urem"
-        return self.emitter.value(f"{op} {self.type} {total}, {divisor}")
+        return self.emitter.compute("udiv" if quotient else "urem", total, divisor, self.type)
 
     def _divide_signed(self, total: Operand, divisor: Operand, *, quotient: bool) -> Operand:
         """The same where nothing is known about the range: a signed division, rounded down."""
         e, type = self.emitter, self.type
-        rest = e.value(f"srem {type} {total}, {divisor}")
-        negative = e.value(f"icmp slt {type} {rest}, 0")
+        rest = e.compute("srem", total, divisor, type)
+        negative = e.compare("slt", rest, 0, type)
         if not quotient:
             up = e.plus(rest, divisor, type)
-            return e.value(f"select i1 {negative}, {type} {up}, {type} {rest}")
-        result = e.value(f"sdiv {type} {total}, {divisor}")
+            return e.pick(negative, up, rest, type)
+        result = e.compute("sdiv", total, divisor, type)
         down = e.plus(result, -1, type)
-        return e.value(f"select i1 {negative}, {type} {down}, {type} {result}")
+        return e.pick(negative, down, result, type)
 
     # conditions ---------------------------------------------------------------------------------
 
@@ -225,7 +220,7 @@ class Indexer:
         if key not in self._tests:
             total = self.emitter.total(at, self.type)
             limit = self.emitter.size(size, self.type)
-            self._tests[key] = self.emitter.value(f"icmp ult {self.type} {total}, {limit}")
+            self._tests[key] = self.emitter.compare("ult", total, limit, self.type)
         return self._tests[key]
 
     def inside(self, shape: tuple[int, ...], offset: Coordinates) -> Operand | None:

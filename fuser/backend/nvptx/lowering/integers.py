@@ -1,4 +1,4 @@
-"""Arithmetic on integers, folded where both are known, and thread numbers.
+"""What makes integers of others, folded where all are known, and thread numbers.
 
 Operands are Python ints (constants) or names; arithmetic on two ints happens here and now. Symbolic
 dims are parameters of the kernel (`Integers.size`).
@@ -7,8 +7,9 @@ dims are parameters of the kernel (`Integers.size`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from fuser.backend.nvptx.ir.integers import Arithmetic, Comparison, Conversion, meaning_of, width_of
 from fuser.backend.nvptx.ir.values import Operand
 from fuser.backend.nvptx.layouts.layout import Coordinates
 from fuser.backend.text import integer
@@ -26,22 +27,89 @@ class Linear(NamedTuple):
     constant: int
 
 
-class Integers:
-    """What makes integers of others, as LLVM spells them. block_bits: the first bit of a thread's
-    number that is one of the block's in its cluster."""
+class IntegerBuilder:
+    """Makes integers of others at one place of a kernel. A `type` is that of the operands."""
+
+    def integer(self, fn: str, type: str, operands: tuple[Operand, ...], to: str = "") -> str:
+        """The name of what an operation of `ir/integers.py` gives. Nothing is folded."""
+        raise NotImplementedError
+
+    def compute(self, fn: Arithmetic, a: Operand, b: Operand, type: str = "i32") -> str:
+        return self.integer(fn, type, (a, b))
+
+    def compare(self, fn: Comparison, a: Operand, b: Operand, type: str = "i32") -> str:
+        return self.integer(fn, type, (a, b))
+
+    def resize(self, fn: Conversion, a: Operand, type: str, to: str) -> str:
+        return self.integer(fn, type, (a,), to)
+
+    def lane(self, a: Operand, number: Operand) -> str:
+        """What a lane of the warp has; ptxas then knows that all lanes have the same."""
+        return self.integer("shfl.idx", "i32", (a, number))
+
+    def register(self, name: str) -> str:
+        """A special register."""
+        return self.integer(name, "i32", ())
+
+    # folded where the operands are known ----------------------------------------------------------
+
+    def plus(self, a: Operand, b: Operand, type: str = "i32") -> Operand:
+        if a == 0:
+            return b
+        return a if b == 0 else self.folded("add", a, b, type)
+
+    def minus(self, a: Operand, b: Operand, type: str = "i32") -> Operand:
+        return a if b == 0 else self.folded("sub", a, b, type)
+
+    def times(self, a: Operand, b: Operand, type: str = "i32") -> Operand:
+        if a == 0 or b == 0:
+            return 0
+        if a == 1:
+            return b
+        return a if b == 1 else self.folded("mul", a, b, type)
+
+    def bitwise(self, fn: Literal["and", "or", "xor"], a: Operand, b: Operand) -> Operand:
+        """Of i32."""
+        if b == 0 or a == 0:
+            if fn == "and":
+                return 0
+            return a if b == 0 else b
+        return self.folded(fn, a, b)
+
+    def shift(self, fn: Literal["shl", "lshr"], a: Operand, bits: int) -> Operand:
+        """Of i32."""
+        return a if bits == 0 else self.folded(fn, a, bits)
+
+    def both(self, a: Operand | None, b: Operand | None) -> Operand | None:
+        """The conjunction of two conditions; None is true, 0 false."""
+        if a is None or b is None:
+            return b if a is None else a
+        if a == 0 or b == 0:
+            return 0
+        return a if a == b else self.compute("and", a, b, "i1")
+
+    def pick(self, condition: Operand, a: Operand, b: Operand, type: str = "i32") -> Operand:
+        if isinstance(condition, int):
+            return a if condition else b
+        return self.integer("select", type, (condition, a, b))
+
+    def folded(self, fn: Arithmetic, a: Operand, b: Operand, type: str = "i32") -> Operand:
+        """As `compute`; of two numbers a number, which is as wide as it has to be."""
+        if isinstance(a, int) and isinstance(b, int):
+            return int(meaning_of(fn)(width_of(type), a, b))
+        return self.compute(fn, a, b, type)
+
+
+class Integers(IntegerBuilder):
+    """Integers of a kernel: `head` makes those that are made once, at the start, of others that are
+    made there. block_bits: the first bit of a thread's number that is one of the block's in its
+    cluster."""
 
     block_bits = 32
 
-    def __init__(self) -> None:
+    def __init__(self, head: IntegerBuilder | None = None) -> None:
+        self.head = head if head is not None else self
         self._threads: dict[tuple[tuple[int, int], ...], Operand] = {}
-
-    def value(self, text: str) -> str:
-        """An instruction that has a result; its name."""
-        raise NotImplementedError
-
-    def hoisted(self, text: str) -> str:
-        """An instruction at the head of the function: it may use only other hoisted values."""
-        raise NotImplementedError
 
     def name_of(self) -> str:
         """A fresh name."""
@@ -78,56 +146,6 @@ class Integers:
             total = self.plus(total, self.times(part, factor, type), type)
         return total
 
-    def plus(self, a: Operand, b: Operand, type: str = "i32") -> Operand:
-        if isinstance(a, int) and isinstance(b, int):
-            return a + b
-        if a == 0:
-            return b
-        return a if b == 0 else self.value(f"add {type} {a}, {b}")
-
-    def minus(self, a: Operand, b: Operand, type: str = "i32") -> Operand:
-        if isinstance(a, int) and isinstance(b, int):
-            return a - b
-        return a if b == 0 else self.value(f"sub {type} {a}, {b}")
-
-    def times(self, a: Operand, b: Operand, type: str = "i32") -> Operand:
-        if isinstance(a, int) and isinstance(b, int):
-            return a * b
-        if a == 0 or b == 0:
-            return 0
-        if a == 1:
-            return b
-        return a if b == 1 else self.value(f"mul {type} {a}, {b}")
-
-    def bitwise(self, op: str, a: Operand, b: Operand) -> Operand:
-        """and, or, xor of i32."""
-        if isinstance(a, int) and isinstance(b, int):
-            return {"and": a & b, "or": a | b, "xor": a ^ b}[op]
-        if b == 0 or a == 0:
-            if op == "and":
-                return 0
-            return a if b == 0 else b
-        return self.value(f"{op} i32 {a}, {b}")
-
-    def shift(self, op: str, a: Operand, bits: int) -> Operand:
-        """shl or lshr of i32."""
-        if isinstance(a, int):
-            return a << bits if op == "shl" else a >> bits
-        return a if bits == 0 else self.value(f"{op} i32 {a}, {bits}")
-
-    def both(self, a: Operand | None, b: Operand | None) -> Operand | None:
-        """The conjunction of two conditions; None is true, 0 false."""
-        if a is None or b is None:
-            return b if a is None else a
-        if a == 0 or b == 0:
-            return 0
-        return a if a == b else self.value(f"and i1 {a}, {b}")
-
-    def pick(self, condition: Operand, a: Operand, b: Operand, type: str = "i32") -> Operand:
-        if isinstance(condition, int):
-            return a if condition else b
-        return self.value(f"select i1 {condition}, {type} {a}, {type} {b}")
-
     def total(self, linear: Linear, type: str = "i32") -> Operand:
         constant = self.offset(linear.constant, type)
         return constant if linear.dynamic is None else self.plus(linear.dynamic, constant, type)
@@ -150,20 +168,16 @@ class Integers:
         key = tuple((bit, basis) for bit, basis in enumerate(bases) if basis)
         if key in self._threads:
             return self._threads[key]
-        total: str | None = None
+        total: Operand = 0
         for first, count, basis in runs:
-            part = self.tid
+            number, shifted = self.tid, first
             if first >= self.block_bits:
-                part, first = self.rank, first - self.block_bits
-            if first:
-                part = self.hoisted(f"lshr i32 {part}, {first}")
-            part = self.hoisted(f"and i32 {part}, {(1 << count) - 1}")
-            if basis != 1:
-                part = self.hoisted(f"mul i32 {part}, {basis}")
-            total = part if total is None else self.hoisted(f"add i32 {total}, {part}")
-        result: Operand = 0 if total is None else total
-        self._threads[key] = result
-        return result
+                number, shifted = self.rank, first - self.block_bits
+            part = self.head.shift("lshr", number, shifted)
+            part = self.head.times(self.head.bitwise("and", part, (1 << count) - 1), basis)
+            total = self.head.plus(total, part)
+        self._threads[key] = total
+        return total
 
     def thread_coordinate(self, bits: Sequence[Coordinates], axis: int) -> Operand:
         """The part of the coordinate along an axis that the thread number gives."""

@@ -152,7 +152,7 @@ class Lowering(Builder):
         entry = self.env[value]
         if isinstance(entry, str | int):
             known = isinstance(entry, int)
-            long = entry if known else self.scalars.value(f"sext i32 {entry} to i64")
+            long = entry if known else self.scalars.resize("sext", entry, "i32", "i64")
             made = self.new(INDEX, (), self.scalar_layout, value.name)
             entry = self.add(gpu.Splat(value=long, results=(made,)))
         if isinstance(entry, Tile) and layout in (None, entry.layout):

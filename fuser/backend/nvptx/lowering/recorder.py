@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
-from fuser.backend.nvptx.lowering.integers import Integers
+from fuser.backend.nvptx.ir.values import Operand
+from fuser.backend.nvptx.lowering.integers import IntegerBuilder, Integers
 
 
 class Recorder:
@@ -41,7 +42,7 @@ class Scalars(Integers):
     """Integers that are recorded as ops. prefix: of their names."""
 
     def __init__(self, recorder: Recorder, prefix: str = "%s") -> None:
-        super().__init__()
+        super().__init__(_Head(self, recorder))
         self._recorder, self._prefix = recorder, prefix
         self._numbers = itertools.count()
         self._special: set[str] = set()
@@ -49,14 +50,9 @@ class Scalars(Integers):
     def name_of(self) -> str:
         return f"{self._prefix}{next(self._numbers)}"
 
-    def value(self, text: str) -> str:
+    def integer(self, fn: str, type: str, operands: tuple[Operand, ...], to: str = "") -> str:
         name = self.name_of()
-        self._recorder.add(Integer(text=text, names=(name,)))
-        return name
-
-    def hoisted(self, text: str) -> str:
-        name = self.name_of()
-        self._recorder.head.ops.append(Integer(text=text, names=(name,)))
+        self._recorder.add(Integer(fn=fn, type=type, operands=operands, to=to, names=(name,)))
         return name
 
     @property
@@ -70,8 +66,20 @@ class Scalars(Integers):
     def _read(self, name: str, register: str) -> str:
         if name not in self._special:
             self._special.add(name)
-            text = f"call i32 @llvm.nvvm.read.ptx.sreg.{register}()"
-            self._recorder.head.ops.append(Integer(text=text, names=(name,)))
+            self._recorder.head.ops.append(Integer(fn=register, names=(name,)))
+        return name
+
+
+class _Head(IntegerBuilder):
+    """Records at the head of the kernel."""
+
+    def __init__(self, of: Scalars, recorder: Recorder) -> None:
+        self._of, self._recorder = of, recorder
+
+    def integer(self, fn: str, type: str, operands: tuple[Operand, ...], to: str = "") -> str:
+        name = self._of.name_of()
+        op = Integer(fn=fn, type=type, operands=operands, to=to, names=(name,))
+        self._recorder.head.ops.append(op)
         return name
 
 

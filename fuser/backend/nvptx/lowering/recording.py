@@ -198,7 +198,9 @@ class Recording:
         bound = self.bound(value)
         if isinstance(bound, Tile):
             return self._unsplat(bound, long=True)
-        return bound if isinstance(bound, int) else self.scalars.value(f"sext i32 {bound} to i64")
+        if isinstance(bound, int):
+            return bound
+        return self.scalars.resize("sext", bound, "i32", "i64")
 
     def is_long(self, at: Index) -> bool:
         """Whether an index of a caller's kernel may need 64 bits: it is not known to fit 32."""
@@ -229,7 +231,7 @@ class Recording:
             total = self.long_value(at)
             if isinstance(total, int):
                 return total
-            return self.scalars.value(f"trunc i64 {total} to i32")
+            return self.scalars.resize("trunc", total, "i64", "i32")
         indexer = Indexer(self.scalars, self.scalar_layout, self.scalar, _no_lookup)
         return self.scalars.total(indexer.evaluate(at, ()))
 

@@ -65,7 +65,7 @@ def _last_of(low: Builder, lanes: tuple[int, ...], reverse: bool) -> Operand:
     """Whether this lane is the last of those whose numbers differ in some bits, in the order of the
     scan."""
     e, mask = low.scalars, sum(lanes)
-    place = e.hoisted(f"and i32 {e.tid}, {mask}")
+    place = e.head.compute("and", e.tid, mask)
     if reverse:
-        place = e.hoisted(f"xor i32 {place}, {mask}")
-    return e.value(f"icmp eq i32 {place}, {mask}")
+        place = e.head.compute("xor", place, mask)
+    return e.compare("eq", place, mask)

@@ -264,7 +264,7 @@ def start_of(
             continue
         place = low.evaluate(dim.position(0))
         for other in range(1, slices):
-            chosen = e.value(f"icmp eq i32 {number}, {other}")
+            chosen = e.compare("eq", number, other)
             place = e.pick(chosen, low.evaluate(dim.position(other * rows)), place)
         found.append(place)
     return found

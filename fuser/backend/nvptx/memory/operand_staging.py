@@ -68,7 +68,7 @@ def _settled(low: Builder, op: ops.Load) -> str | None:
     if not linear:
         return None
     last = low.evaluate(at.replace(lambda a: Index(a.extent - 1) if isinstance(a, Axis) else None))
-    return low.scalars.value(f"icmp slt i32 {last}, {low.scalars.size(count)}")
+    return low.scalars.compare("slt", last, low.scalars.size(count))
 
 
 def commit_copies(low: Builder) -> None:

@@ -3,26 +3,15 @@ evaluated for every stage that the ring's loop goes through."""
 
 from __future__ import annotations
 
-import operator
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from fuser.backend.nvptx.ir import ops
+from fuser.backend.nvptx.ir.integers import evaluate
 from fuser.backend.nvptx.ir.op import Integer
 from fuser.backend.nvptx.ir.program import Program
-from fuser.backend.nvptx.ir.uses import NAME
 from fuser.backend.nvptx.ir.values import Operand
 
 MAX_STAGES = 64
-_BINARY = re.compile(r"(add|sub|mul|xor|and) i32 ([^,]+), (\S+)")
-_SHIFT = re.compile(r"shl i32 ([^,]+), (\d+)")
-_COMPARE = re.compile(r"icmp (eq|ne|uge|ugt|ule|ult) i32 ([^,]+), (\S+)")
-_SELECT = re.compile(r"select i1 ([^,]+), i32 ([^,]+), i32 (\S+)")
-_FUNCTIONS: dict[str, Callable[[int, int], int]] = {
-    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "xor": operator.xor,
-    "and": operator.and_, "eq": operator.eq, "ne": operator.ne, "uge": operator.ge,
-    "ugt": operator.gt, "ule": operator.le, "ult": operator.lt,
-}  # fmt: skip
 
 
 class StageOffsets:
@@ -30,7 +19,7 @@ class StageOffsets:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._texts: dict[str, str] = {}
+        self._integers: dict[str, Integer] = {}
         self._carried: dict[str, tuple[Operand, Operand]] = {}
         self._known: dict[tuple[Operand, Operand, int], bool] = {}
 
@@ -38,7 +27,7 @@ class StageOffsets:
         """What integers are made of; few programs ask."""
         for op in self._program.walk():
             if isinstance(op, Integer):
-                self._texts[op.names[0]] = op.text
+                self._integers[op.names[0]] = op
             elif isinstance(op, ops.For):
                 end = op.body.ops[-1] if op.body.ops else None
                 if isinstance(end, ops.Yield):
@@ -55,7 +44,7 @@ class StageOffsets:
     def _apart(self, a: Operand, b: Operand, size: int) -> bool:
         if isinstance(a, int) and isinstance(b, int):
             return abs(a - b) >= size
-        if not self._texts:
+        if not self._integers:
             self._note()
         leaves = self._leaves(a) | self._leaves(b)
         if len(leaves) != 1:
@@ -76,10 +65,10 @@ class StageOffsets:
             name = todo.pop()
             if not isinstance(name, str):
                 continue
-            if name not in self._texts:
+            if name not in self._integers:
                 found.add(name)
                 continue
-            inner = set(NAME.findall(self._texts[name])) - seen
+            inner = set(self._integers[name].operands) - seen
             seen |= inner
             todo += inner
         return found
@@ -99,20 +88,12 @@ class StageOffsets:
         return found
 
     def _value(self, of: Operand, given: Mapping[str, int]) -> int:
-        of = int(of) if isinstance(of, str) and of.lstrip("-").isdigit() else of
         if isinstance(of, int):
             return of
         if of in given:
             return given[of]
-        text = self._texts.get(of, "")
-        if found := _SELECT.fullmatch(text):
-            return self._value(found[2 if self._value(found[1], given) else 3], given)
-        if found := _SHIFT.fullmatch(text):
-            return self._value(found[1], given) << int(found[2])
-        if found := _BINARY.fullmatch(text) or _COMPARE.fullmatch(text):
-            a, b = (self._value(found[n], given) for n in (2, 3))
-            value = int(_FUNCTIONS[found[1]](a, b))
-            if value < 0:
-                raise ValueError(of)
-            return value
-        raise ValueError(of)
+        op = self._integers.get(of)
+        if op is None:
+            raise ValueError(of)
+        operands = [self._value(item, given) for item in op.operands]
+        return int(evaluate(op.fn, op.type, operands, op.to))

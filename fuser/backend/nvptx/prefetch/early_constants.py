@@ -184,7 +184,7 @@ class _Ring:
         names = {name: f"{name}.early" for op in before for name in op.names}
         asks = self._loop_over_first_stages(".early", kept, names)
         asked = used([*(replaced(op, names) for op in before), asks])
-        first = Integer(text="icmp eq i32 %tid, 0", names=("%first.early",))
+        first = Integer(fn="eq", operands=("%tid", 0), names=("%first.early",))
         return [first, ops.Where(condition="%first.early", body=Block([], asked))]
 
     def _loop_over_first_stages(
@@ -224,9 +224,9 @@ def _first_ring(program: Program, producer: Block, most: int) -> _Ring | str:
         return _Ring(loop, constant, min(stop, first + stages * step), [], known)
     ahead, fewer, end = (f"{loop.scalars[0]}.{word}" for word in ("ahead", "fewer", "end"))
     return _Ring(loop, constant, end, [
-        Integer(text=f"add i32 {first}, {stages * step}", names=(ahead,)),
-        Integer(text=f"icmp slt i32 {ahead}, {stop}", names=(fewer,)),
-        Integer(text=f"select i1 {fewer}, i32 {ahead}, i32 {stop}", names=(end,)),
+        Integer(fn="add", operands=(first, stages * step), names=(ahead,)),
+        Integer(fn="slt", operands=(ahead, stop), names=(fewer,)),
+        Integer(fn="select", operands=(fewer, ahead, stop), names=(end,)),
     ], known)  # fmt: skip
 
 

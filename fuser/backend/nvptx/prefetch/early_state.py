@@ -4,15 +4,15 @@ Of a cache that grows, all rows but the last are of earlier runs (`View.settled`
 none but such rows, its first copies need no wait. `settled` of a copy is the condition.
 
     await_previous (q, k)                           where %some {
-    where %some {                                     %old.early := icmp slt i32 %last, %past
-      %old := icmp slt i32 %last, %past               where %old.early {
+    where %some {                                     %old.early := slt i32 %last, %past
+      %old := slt i32 %last, %past                    where %old.early {
       copy_async &k[...], @0 {settled = %old}           copy_async &k[...], @0 {settled = ...}
     }                                                 }
     commit_copies                                   }
                                                     await_previous (q, k)
                                                     where %some {
-                                                      %old := icmp slt i32 %last, %past
-                                                      %new := xor i1 %old, true
+                                                      %old := slt i32 %last, %past
+                                                      %new := xor i1 %old, 1
                                                       where %new {
                                                         copy_async &k[...], @0
                                                       }
@@ -106,8 +106,9 @@ def _where_settled(body: Block, holds: bool, among: Container[Op] | None = None)
         condition = op.settled
         if not holds:
             op.settled = None
-            made.append(Integer(text=f"xor i1 {condition}, true", names=(f"{condition}.not",)))
-            condition = f"{condition}.not"
+            opposite = f"{condition}.not"
+            made.append(Integer(fn="xor", type="i1", operands=(condition, 1), names=(opposite,)))
+            condition = opposite
         made.append(ops.Where(condition=condition, body=Block([], [op])))
     body.ops = made
     return copies

@@ -3,9 +3,9 @@ iteration before, and that of the first one under the previous kernel (early_con
 
     for 512, (0,) body (%k) {                   %w.first = load &w[0]
       %w = load &w[%k] {constant = true}        for 512, (0,), (%w.first) body (%k, %w) {
-      %b = map.mul (cast %w, %scale)              %following = add i32 %k, 64
-      write_tile @0, %b                           %more = icmp slt i32 %following, 512
-      %sum = mma ..., @0                          %at = select i1 %more, i32 %following, i32 %k
+      %b = map.mul (cast %w, %scale)              %following := add i32 %k, 64
+      write_tile @0, %b                           %more := slt i32 %following, 512
+      %sum = mma ..., @0                          %at := select i32 %more, %following, %k
       yield                                       %w.next = load &w[%at] {constant = true}
     }                                             %b = map.mul (cast %w, %scale)
                                                   write_tile @0, %b
@@ -86,9 +86,9 @@ def _ahead(block: Block, loop: ops.For) -> int:
     before = cloned(each, ".first", {variable: loop.firsts[0]})
     following, more, at = (f"{variable}.{word}" for word in ("following", "more", "ahead"))
     ahead = [
-        Integer(text=f"add i32 {variable}, {step}", names=(following,)),
-        Integer(text=f"icmp slt i32 {following}, {loop.stop}", names=(more,)),
-        Integer(text=f"select i1 {more}, i32 {following}, i32 {variable}", names=(at,)),
+        Integer(fn="add", operands=(variable, step), names=(following,)),
+        Integer(fn="slt", operands=(following, loop.stop), names=(more,)),
+        Integer(fn="select", operands=(more, following, variable), names=(at,)),
         *cloned(each, ".next", {variable: at}),
     ]
     loop.params += tuple(op.tile for op in loads)

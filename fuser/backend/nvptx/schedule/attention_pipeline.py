@@ -89,7 +89,7 @@ class AttentionPipeline:
             finals, end = self._pipelined(start, stop, inits)
             self.stream.ring = end
             return finals
-        some = e.value(f"icmp slt i32 {start}, {stop}")
+        some = e.compare("slt", start, stop)
         names = (e.name_of(), e.name_of()) if low.order.persistent else ()
         skipped = gpu.Yield(scalars=ring if names else (), values=tuple(inits))
         results = tuple(low.like(tile) for tile in inits)
@@ -151,7 +151,7 @@ class AttentionPipeline:
         self._certain = set(certainties)
         end = self._iteration(variable, list(phis[:-1]), phis[-1], (old, older))
         self._certain = set()
-        following = e.value(f"add i32 {variable}, {self.loop.step}")
+        following = e.compute("add", variable, self.loop.step)
         low.do(gpu.Yield(
             scalars=(following, *self._following(stage, phase), stage, phase),
             values=(*end.tiles, end.words),
@@ -166,16 +166,16 @@ class AttentionPipeline:
             wraps = stage + 1 == self.stream.stages
             return (0, 1 - phase) if wraps else (stage + 1, phase)
         e = self.e
-        more = e.value(f"add i32 {stage}, 1")
-        wrap = e.value(f"icmp eq i32 {more}, {self.stream.stages}")
-        turned = e.value(f"xor i32 {phase}, 1")
+        more = e.compute("add", stage, 1)
+        wrap = e.compare("eq", more, self.stream.stages)
+        turned = e.compute("xor", phase, 1)
         return (
-            e.value(f"select i1 {wrap}, i32 0, i32 {more}"),
-            e.value(f"select i1 {wrap}, i32 {turned}, i32 {phase}"),
+            e.pick(wrap, 0, more),
+            e.pick(wrap, turned, phase),
         )
 
     def _smin(self, a: Operand, b: Operand) -> Operand:
-        return self.e.value(f"call i32 @llvm.smin.i32(i32 {a}, i32 {b})")
+        return self.e.compute("smin", a, b)
 
     def _iteration(
         self,
@@ -328,18 +328,16 @@ class AttentionPipeline:
 
     def _named_barrier(self, kind: Literal["sync", "arrive"], ahead: int) -> None:
         e = self.e
-        group = e.hoisted(f"lshr i32 {e.tid}, 7")
-        number = e.hoisted(f"{'sub i32 3,' if ahead else 'add i32 2,'} {group}")
+        group = e.head.compute("lshr", e.tid, 7)
+        number = e.head.compute("sub", 3, group) if ahead else e.head.compute("add", 2, group)
         self.low.do(gpu.NamedBarrier(kind=kind, number=number, threads=256))
 
     def _start_ping_pong(self) -> None:
         e = self.e
-        first: Operand = e.hoisted(f"icmp ult i32 {e.tid}, 128")
+        first: Operand = e.head.compare("ult", e.tid, 128)
         if self.low.order.persistent:  # later programs go on from the phase that is left
-            fresh = e.value(
-                f"icmp ult i32 {self.low.producer.program_number}, {self.low.order.launch[0]}"
-            )
-            first = e.value(f"and i1 {first}, {fresh}")
+            fresh = e.compare("ult", self.low.producer.program_number, self.low.order.launch[0])
+            first = e.compute("and", first, fresh, "i1")
         with self.low.where(first):
             self.low.do(gpu.NamedBarrier(kind="arrive", number=2, threads=256))
 

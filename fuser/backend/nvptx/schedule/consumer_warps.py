@@ -56,7 +56,7 @@ def keeps_sums(low: Builder, op: ops.Dot) -> Operand:
     """A condition that holds where a dot in a stream adds to the sums of earlier iterations."""
     for stream in low.streams.values():
         if op in stream.fresh:
-            return low.scalars.value(f"icmp ne i32 {stream.variable}, {stream.first}")
+            return low.scalars.compare("ne", stream.variable, stream.first)
     return 1
 
 

@@ -124,7 +124,7 @@ def lower_for(low: Builder, op: ops.For) -> None:
     with low.bindings.region():
         low.block(op.body)
         results = yielded(low, op.body, inits)
-    following: list[Operand] = [e.value(f"add i32 {variable}, {op.step}")]
+    following: list[Operand] = [e.compute("add", variable, op.step)]
     if stream:
         stream.ring = advance(low, stream, stage, phase)
         following += stream.ring

@@ -68,9 +68,8 @@ class MaskPeeling:
         if not limits:
             return None, []
         limit = limits[0]
-        pick = "smin" if side < 0 else "smax"
         for other in limits[1:]:
-            limit = e.value(f"call i32 @llvm.{pick}.i32(i32 {limit}, i32 {other})")
+            limit = e.compute("smin" if side < 0 else "smax", limit, other)
         return limit, [bound.condition for bound in self.found[side]]
 
     def ordered(self) -> bool:
@@ -83,10 +82,8 @@ class MaskPeeling:
 
     def _first_row(self) -> Operand:
         e = self.low.scalars
-        mine = e.hoisted(f"and i32 {e.hoisted(f'lshr i32 {e.tid}, 1')}, {-GROUP_ROWS}")
-        # from one lane, so that ptxas knows that the lanes of a warp agree
-        shuffle = "call i32 @llvm.nvvm.shfl.sync.idx.i32"
-        return e.hoisted(f"{shuffle}(i32 -1, i32 {mine}, i32 0, i32 31)")
+        mine = e.head.compute("and", e.head.compute("lshr", e.tid, 1), -GROUP_ROWS)
+        return e.head.lane(mine, 0)
 
     def _bounds_of(self, chain: DotChain, side: int) -> list[_MaskBound]:
         found: list[_MaskBound] = []

@@ -79,14 +79,14 @@ class _Pipeline:
         add(ops.WaitCopies(pending=loop.ahead - 1))
         later = e.plus(variable, loop.ahead * step)
         # the stage that is `ahead` iterations on, round the ring
-        over = e.value(f"icmp uge i32 {stage}, {loop.stages - loop.ahead}")
+        over = e.compare("uge", stage, loop.stages - loop.ahead)
         other = e.pick(over, e.minus(stage, loop.stages - loop.ahead), e.plus(stage, loop.ahead))
         self.fill(later, other, ".later")
         current = {tile.slot: e.times(stage, tile.bytes) for tile in self.tiles}
         body.ops += [at_stages(op, current) for op in self.rest]
-        more = e.value(f"add i32 {stage}, 1")
-        wraps = e.value(f"icmp eq i32 {more}, {loop.stages}")
-        following = e.value(f"select i1 {wraps}, i32 0, i32 {more}")
+        more = e.compute("add", stage, 1)
+        wraps = e.compare("eq", more, loop.stages)
+        following = e.pick(wraps, 0, more)
         end.scalars = (*end.scalars, following)
         add(end)
         loop.scalars, loop.firsts = (*loop.scalars, stage), (*loop.firsts, 0)
@@ -100,7 +100,7 @@ class _Pipeline:
             if variable < stop:
                 self.copy(variable, stage, suffix)
         else:
-            condition = self.e.value(f"icmp slt i32 {variable}, {stop}")
+            condition = self.e.compare("slt", variable, stop)
             region = Region(self.recorder, ops.Where(condition=condition, body=Block()))
             self.copy(variable, stage, suffix)
             region.following()

@@ -131,11 +131,11 @@ def advance(low: Recording, stream: Stream, stage: Operand, phase: Operand) -> R
         wraps = stage + 1 == stream.stages
         return (0, 1 - phase) if wraps else (stage + 1, phase)
     e = low.scalars
-    more = e.value(f"add i32 {stage}, 1")
-    wrap = e.value(f"icmp eq i32 {more}, {stream.stages}")
-    after = e.value(f"select i1 {wrap}, i32 0, i32 {more}")
-    turned = e.value(f"xor i32 {phase}, 1")
-    return after, e.value(f"select i1 {wrap}, i32 {turned}, i32 {phase}")
+    more = e.compute("add", stage, 1)
+    wrap = e.compare("eq", more, stream.stages)
+    after = e.pick(wrap, 0, more)
+    turned = e.compute("xor", phase, 1)
+    return after, e.pick(wrap, turned, phase)
 
 
 def wait_barrier(low: Recording, barrier: str, parity: Operand) -> None:
@@ -150,5 +150,5 @@ def arrive_where(low: Recording, barrier: str, condition: Operand) -> None:
 
 def elected(low: Recording) -> str:
     """One thread of each warp group."""
-    part = low.scalars.hoisted(f"and i32 {low.scalars.tid}, 127")
-    return low.scalars.hoisted(f"icmp eq i32 {part}, 0")
+    part = low.scalars.head.compute("and", low.scalars.tid, 127)
+    return low.scalars.head.compare("eq", part, 0)

@@ -54,7 +54,7 @@ def split_roles(low: Builder) -> None:
     e = low.scalars
     threads = 32 * low.warps * low.producer.consumer_groups
     persists = persistent.begin(low)
-    with low.where(e.value(f"icmp eq i32 {e.tid}, {threads}")):
+    with low.where(e.compare("eq", e.tid, threads)):
         _make_barriers(low)
     low.multicast.meet()
     region = low.region(gpu.WarpRoles(
@@ -123,18 +123,18 @@ def _await_last(low: Builder) -> None:
         for channel in low.multicast.sends(stream):
             for ahead in range(stream.stages):
                 place = e.plus(stage, ahead)
-                wraps = e.value(f"icmp uge i32 {place}, {stream.stages}")
+                wraps = e.compare("uge", place, stream.stages)
                 at = e.pick(wraps, e.minus(place, stream.stages), place)
                 # a stage that was never filled counts as emptied in the phase before
-                same = e.value(f"xor i32 {phase}, 1")
-                wait_barrier(low, stream.empty(low, channel, at), str(e.pick(wraps, phase, same)))
+                same = e.compute("xor", phase, 1)
+                wait_barrier(low, stream.empty(low, channel, at), e.pick(wraps, phase, same))
 
 
 def _send(low: Builder, channel: Channel) -> None:
     """The producer's part of a resident operand."""
     e = low.scalars
     full, empty = resident_barriers(low, channel)
-    wait_barrier(low, empty, e.value(f"xor i32 {low.producer.resident_phase}, 1"))
+    wait_barrier(low, empty, e.compute("xor", low.producer.resident_phase, 1))
     low.do(gpu.MbarrierExpect(barrier=full, bytes=channel.bytes))
     for source, tile, name in zip(channel.sources, channel.tiles, channel.maps, strict=True):
         fetch(low, source, tile, name, full)
@@ -152,7 +152,7 @@ def _produce_stream(low: Builder, stream: Stream) -> None:
     for op in loop.body.ops:
         if is_scalar_arithmetic(op) and set(op.operands()) <= set(low.env):
             low.op(op)
-    free = e.value(f"xor i32 {phase}, 1")
+    free = e.compute("xor", phase, 1)
     for channel in stream.channels:
         wait_barrier(low, stream.empty(low, channel, stage), free)
         full = stream.full(low, channel, stage)
@@ -165,7 +165,7 @@ def _produce_stream(low: Builder, stream: Stream) -> None:
             place = tile.at_stage(e.times(stage, tile.bytes))
             multicast = low.multicast.slice_of(load, tile)
             fetch(low, source, place, name, full, multicast, edge, there)
-    following = e.value(f"add i32 {variable}, {loop.step}")
+    following = e.compute("add", variable, loop.step)
     low.do(gpu.Yield(scalars=(following, *advance(low, stream, stage, phase))))
     region.following()
     stream.ring = (stage, phase)
@@ -178,7 +178,7 @@ def _is_edge_tile(low: Builder, channel: Channel) -> list[Operand]:
         if isinstance(source, Box) and source.edge:
             dim = source.dims[1]
             start = low.evaluate(dim.start)
-            found.append(low.scalars.value(f"icmp sgt i32 {start}, {dim.extent - tile.rows}"))
+            found.append(low.scalars.compare("sgt", start, dim.extent - tile.rows))
         else:
             found.append(0)
     return found
@@ -191,5 +191,5 @@ def _bytes_coming(low: Builder, channel: Channel, is_edge: list[Operand]) -> Ope
     for source, tile, last in zip(channel.sources, channel.tiles, is_edge, strict=True):
         if isinstance(source, Box) and source.edge:
             missing = (tile.rows - source.edge) * tile.span * tile.blocks
-            found = e.minus(found, e.pick(str(last), missing, 0))
+            found = e.minus(found, e.pick(last, missing, 0))
     return found

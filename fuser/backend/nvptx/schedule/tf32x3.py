@@ -52,7 +52,7 @@ class Tf32x3Loop:
             results=(total,),
         ))  # fmt: skip
         after, flipped = advance(low, stream, stage, phase)
-        other = e.value(f"xor i32 {buffer}, 1")
+        other = e.compute("xor", buffer, 1)
         flying = self._issue(stage, buffer)
         self._fill(after, flipped, other)
         self._barrier()
@@ -60,7 +60,7 @@ class Tf32x3Loop:
             release(low, stream, channel, stage)
         end = self._accumulated(param, flying)
         self._barrier()
-        following = e.value(f"add i32 {iteration}, 1")
+        following = e.compute("add", iteration, 1)
         low.do(gpu.Yield(scalars=(following, after, flipped, other), values=(end,)))
         loop.following()
         result = self._accumulated(total, self._issue(after, other))

@@ -112,14 +112,14 @@ class _Loop:
             return
         variable, stage, *_ = self.loop.scalars
         recorder, e = self.integers("before")
-        later = e.value(f"icmp ne i32 {variable}, {self.loop.firsts[0]}")
-        first = e.value(f"icmp eq i32 {stage}, 0")
-        before = e.pick(first, self.loop.stages - 1, e.value(f"sub i32 {stage}, 1"))
+        later = e.compare("ne", variable, self.loop.firsts[0])
+        first = e.compare("eq", stage, 0)
+        before = e.pick(first, self.loop.stages - 1, e.compute("sub", stage, 1))
         for arrival in self.arrivals:
             for op in arrival:
                 other = replaced(op, {stage: before})
                 if isinstance(other, ops.MbarrierArrive):
-                    other.condition = e.value(f"and i1 {other.condition}, {later}")
+                    other.condition = e.compute("and", other.condition, later, "i1")
                 recorder.add(other)
         at = self.body.index(self.wait) + 1
         self.body[at : at + sum(map(len, self.arrivals))] = recorder.body.ops
@@ -134,7 +134,7 @@ class _Loop:
         loop = self.loop
         recorder, e = self.integers("last")
         after = end_of(loop).scalars[1] if loop.certain else loop.scalars[1]
-        first = e.value(f"icmp eq i32 {after}, 0")
+        first = e.compare("eq", after, 0)
         last = e.pick(first, loop.stages - 1, e.minus(after, 1))
         return [*recorder.body.ops, *cloned(given, ".last", {loop.scalars[1]: last})]
 

@@ -56,7 +56,7 @@ def long_for(low: Builder, op: ops.For) -> None:
     ]
 
     def test(phis: list[Tile]) -> str:
-        return e.value(f"icmp slt i64 {variable}, {stop}")
+        return e.compare("slt", variable, stop, "i64")
 
     def body(phis: list[Tile]) -> list[Tile]:
         number = low.new(INDEX, (), low.scalar_layout, "i")
@@ -94,7 +94,7 @@ def _emit_while(
     region.following()
     with low.bindings.region():
         ends = step(phis)
-        following = (e.value(f"add i64 {counter[0]}, {counter[2]}"),) if counter else ()
+        following = (e.compute("add", counter[0], counter[2], "i64"),) if counter else ()
         land_copies(low)
     low.do(gpu.Yield(scalars=following, values=tuple(ends)))
     region.following()

@@ -111,7 +111,7 @@ def opaque(warp: Warp, op: ops.Opaque) -> None:
 
 
 def read_register(warp: Warp, op: ops.ReadRegister) -> None:
-    warp.scalars[op.names[0]] = warp.machine.register(warp.block, warp.number)(op.register)
+    warp.scalars[op.names[0]] = warp.machine.register(warp.block, warp.number, op.register)
 
 
 def read_table(warp: Warp, op: ops.ReadTable) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,6 @@ from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.text import print_op
 from fuser.backend.nvptx.simulate.barriers import Mbarrier, Meeting, Ready
 from fuser.backend.nvptx.simulate.clocks import Array, Shadow, SimulationError
-from fuser.backend.nvptx.simulate.integers import Lookup
 
 Steps = Generator[Ready, None, None]
 """Runs until it has to wait, and says for what."""
@@ -56,11 +54,8 @@ class Machine:
         self._agents += 1
         return self._agents - 1
 
-    def register(self, block: int, warp: int) -> Lookup:
-        """What special registers hold."""
-        return functools.partial(self._register, block, warp)
-
-    def _register(self, block: int, warp: int, name: str) -> Array:
+    def register(self, block: int, warp: int, name: str) -> Array:
+        """What a special register holds in the threads of a warp."""
         if name == "tid.x":
             return np.arange(32, dtype=np.int64) + 32 * warp
         x, y, _ = self.program.launch

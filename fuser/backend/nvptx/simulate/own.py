@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from fuser.backend.nvptx.ir import ops
-from fuser.backend.nvptx.ir.layouts import row_major
+from fuser.backend.nvptx.ir.layouts import row_major, vectors
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layouts.layout import Layout
-from fuser.backend.nvptx.lowering.values import vectors
 from fuser.backend.nvptx.simulate.clocks import Array
 from fuser.backend.nvptx.simulate.copies import issue
 from fuser.backend.nvptx.simulate.memory import touched

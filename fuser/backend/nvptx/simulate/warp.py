@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from fuser.backend.nvptx.ir.integers import FUNCTIONS, evaluate
 from fuser.backend.nvptx.ir.layouts import offset_of
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.values import Operand, Scope, SharedTile, Slot, Tile
 from fuser.backend.nvptx.layouts.layout import Layout
 from fuser.backend.nvptx.memory.bank_conflicts import swizzled
 from fuser.backend.nvptx.simulate.clocks import Array, Clock, SimulationError
-from fuser.backend.nvptx.simulate.integers import compute
 from fuser.backend.nvptx.simulate.machine import Machine, Rule, Steps
 from fuser.errors import FuserError
 from fuser.graph.sizes import size_hint
@@ -83,10 +83,7 @@ class Warp:
         for op in block.ops:
             try:
                 if isinstance(op, Integer):
-                    text = op.text
-                    self.scalars[op.names[0]] = compute(
-                        text, self.scalar, self.machine.register(self.block, self.number)
-                    )
+                    self.scalars[op.names[0]] = self.integer(op)
                     continue
                 rule = self.machine.rules.get(type(op))
                 if rule is None:
@@ -106,16 +103,25 @@ class Warp:
 
     # scalars ------------------------------------------------------------------------------------
 
+    def integer(self, op: Integer) -> Array:
+        """The 32 values of an integer."""
+        known = FUNCTIONS.get(op.fn)
+        if known is None:
+            raise SimulationError(f"there is no integer operation {op.fn!r}")
+        if known.kind == "register":
+            return self.machine.register(self.block, self.number, op.fn)
+        operands = [self.scalar(item) for item in op.operands]
+        if known.kind == "lane":
+            values, lanes = operands
+            return np.asarray(values[lanes])
+        return np.asarray(evaluate(op.fn, op.type, operands, op.to))
+
     def scalar(self, operand: Operand | Tile) -> Array:
         """The 32 values of a scalar."""
         if isinstance(operand, Tile):
             return self.tiles[operand][:, 0].astype(np.int64)
         if isinstance(operand, int):
             return np.full(32, operand, np.int64)
-        if operand in ("true", "false"):
-            return np.full(32, operand == "true", np.int64)
-        if operand.lstrip("-").isdigit():
-            return np.full(32, int(operand), np.int64)
         if operand.startswith("%size."):
             number = int(operand.split(".")[1])
             if number < len(self.machine.sizes):

@@ -53,10 +53,8 @@ def begin(low: Builder) -> bool:
             static_load_balance.assign_programs(low)
     if low.producer.consumer_groups > 1:
         low.producer.order_barriers = shared.allocate(8 * low.producer.consumer_groups, 16)
-        number = e.hoisted(f"lshr i32 {e.tid}, {(32 * low.warps).bit_length() - 1}")
-        shared.group = e.hoisted(
-            f"call i32 @llvm.nvvm.shfl.sync.idx.i32(i32 -1, i32 {number}, i32 0, i32 31)"
-        )
+        number = e.head.compute("lshr", e.tid, (32 * low.warps).bit_length() - 1)
+        shared.group = e.head.lane(number, 0)
         shared.consumer_groups = low.producer.consumer_groups
     low.warp_buffers = shared.allocate(BUFFER * low.warps, 128)
     if pipelines_attention(low, low.streams):
@@ -112,7 +110,7 @@ def arrive_order_barrier(low: Builder, stream: Stream) -> None:
     if low.producer.order_barriers is None or stream is not [*low.streams.values()][-1]:
         return
     e = low.scalars
-    other = e.value(f"xor i32 {low.shared.group}, 1")
+    other = e.compute("xor", low.shared.group, 1)
     arrive_where(low, barrier_at(low, low.producer.order_barriers, e.times(other, 8)), elected(low))
 
 
@@ -123,25 +121,25 @@ def each_program(low: Builder, consumer_groups: int, emit: Callable[[], None]) -
         low.stream_k.each_work_unit(consumer_groups, emit)
         return
     e, blocks = low.scalars, low.order.starts
-    first = e.hoisted(f"call i32 @llvm.nvvm.read.ptx.sreg.{low.order.unit}.x()")
+    first: Operand = e.head.register(f"{low.order.unit}.x")
     streams = list(low.streams.values())
     starts: list[Ring] = [(0, 0) for _ in streams]
     if consumer_groups > 1:
         group = low.shared.group
-        first = str(e.plus(first, e.times(group, blocks)))
+        first = e.plus(first, e.times(group, blocks))
         starts = [_ring_after(low, stream, (0, 0), group) for stream in streams]
     program = ""
 
     def is_valid(number: str) -> str:
         nonlocal program
         program = static_load_balance.program_at(low, number)
-        return e.value(f"icmp ult i32 {program}, {e.size(low.order.programs)}")
+        return e.compare("ult", program, e.size(low.order.programs))
 
     def run_program(number: str) -> tuple[Operand, list[Ring]]:
         low.order.choose(e, program)
         emit()
         ends = [_ring_after(low, stream, stream.ring, consumer_groups - 1) for stream in streams]
-        return e.value(f"add i32 {number}, {blocks * consumer_groups}"), ends
+        return e.compute("add", number, blocks * consumer_groups), ends
 
     tile_loop(low, consumer_groups, first, starts, is_valid, run_program)
 
@@ -155,10 +153,10 @@ def _ring_after(low: Builder, stream: Stream, ring: Ring, programs: Operand) -> 
     more, odd = rest, rounds % 2
     stage, phase = ring
     if isinstance(programs, str):
-        chosen = e.value(f"icmp ne i32 {programs}, 0")
+        chosen = e.compare("ne", programs, 0)
         return e.pick(chosen, more, 0), e.pick(chosen, odd, 0)
     moved = e.plus(stage, more)
-    wraps = e.value(f"icmp uge i32 {moved}, {stream.stages}")
+    wraps = e.compare("uge", moved, stream.stages)
     stage = e.pick(wraps, e.minus(moved, stream.stages), moved)
     flip = e.pick(wraps, 1 - odd, odd)
-    return stage, e.value(f"xor i32 {phase}, {flip}")
+    return stage, e.compute("xor", phase, flip)

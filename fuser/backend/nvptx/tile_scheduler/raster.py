@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from fuser.backend.nvptx.ir.values import Operand
-from fuser.backend.nvptx.lowering.integers import Integers
+from fuser.backend.nvptx.lowering.integers import IntegerBuilder, Integers
 from fuser.graph.sizes import certain, divides, is_symbolic, same
 from fuser.tilegen import ops
 from fuser.tilegen.index import Extreme, FloorDiv, Index, Scalar
@@ -116,62 +115,61 @@ class ProgramOrder:
         self.persistent = True
         self.launch = (blocks * self.cluster, 1, 1)
 
-    def choose(self, emitter: Integers, number: str) -> None:
+    def choose(self, emitter: Integers, number: Operand) -> None:
         """Make the coordinates those of a program, numbered in the order of the raster."""
         self._known = {}
-        self._decode(emitter, number, emitter.value)
-        self._spread(emitter, emitter.value)
-        self._reverse(emitter, emitter.value)
+        self._decode(emitter, number, emitter)
+        self._spread(emitter, emitter)
+        self._reverse(emitter, emitter)
 
-    def _reverse(self, emitter: Integers, write: Callable[[str], str]) -> None:
+    def _reverse(self, emitter: Integers, write: IntegerBuilder) -> None:
         for reversed_ in self.reverse & self._known.keys():
             last = emitter.size(self.extents[reversed_] - 1)
-            self._known[reversed_] = write(f"sub i32 {last}, {self._known[reversed_]}")
+            self._known[reversed_] = write.compute("sub", last, self._known[reversed_])
 
-    def _spread(self, emitter: Integers, write: Callable[[str], str]) -> None:
+    def _spread(self, emitter: Integers, write: IntegerBuilder) -> None:
         """From the coordinates of a multicast cluster to those of this block's program."""
         rows, columns = self.multicast_shape
         if rows * columns == 1:
             return
         row = column = emitter.rank
         if columns > 1:
-            row = write(f"lshr i32 {row}, {columns.bit_length() - 1}")
-            column = write(f"and i32 {column}, {columns - 1}")
+            row = write.compute("lshr", row, columns.bit_length() - 1)
+            column = write.compute("and", column, columns - 1)
         rank = len(self.extents)
         for axis, count, part in ((rank - 2, rows, row), (rank - 1, columns, column)):
             if count > 1:
-                first = write(f"mul i32 {self._known[axis]}, {count}")
-                self._known[axis] = write(f"add i32 {first}, {part}")
+                first = write.compute("mul", self._known[axis], count)
+                self._known[axis] = write.compute("add", first, part)
 
     def coordinate(self, emitter: Integers, axis: int) -> Operand:
         """The program's coordinate on a grid axis; computed at the head of the kernel."""
         if axis >= len(self.extents) or same(self.extents[axis], 1):
             return 0
         if not self._known:
-            number = ""
+            number: Operand = 0
             if self.flat:
-                number = emitter.hoisted(f"call i32 @llvm.nvvm.read.ptx.sreg.{self.unit}.x()")
-            self._decode(emitter, number, emitter.hoisted)
-            self._spread(emitter, emitter.hoisted)
-            self._reverse(emitter, emitter.hoisted)
+                number = emitter.head.register(f"{self.unit}.x")
+            self._decode(emitter, number, emitter.head)
+            self._spread(emitter, emitter.head)
+            self._reverse(emitter, emitter.head)
         return self._known[axis]
 
-    def _decode(self, emitter: Integers, number: str, write: Callable[[str], str]) -> None:
+    def _decode(self, emitter: Integers, number: Operand, write: IntegerBuilder) -> None:
         rank = len(self.grid)
         if not self.flat and not self.persistent:
             for axis, letter in zip(reversed(range(rank)), "xyz", strict=False):
                 if not same(self.grid[axis], 1):
-                    name = f"call i32 @llvm.nvvm.read.ptx.sreg.{self.unit}.{letter}()"
-                    self._known[axis] = emitter.hoisted(name)
+                    self._known[axis] = emitter.head.register(f"{self.unit}.{letter}")
             return
-        rest = number
+        rest: Operand = number
         axes = list(reversed(range(rank)))
         if self.group:
             m, n = self.grid[-2:]
             if rank > 2:
                 area = emitter.size(m * n)
-                inside = write(f"urem i32 {rest}, {area}")
-                rest = write(f"udiv i32 {rest}, {area}")
+                inside: Operand = write.compute("urem", rest, area)
+                rest = write.compute("udiv", rest, area)
             else:
                 inside = rest
             self._group(emitter, write, inside, m, n)
@@ -179,24 +177,24 @@ class ProgramOrder:
         for position, axis in enumerate(axes):
             extent = emitter.size(self.grid[axis])
             last = position == len(axes) - 1
-            self._known[axis] = rest if last else write(f"urem i32 {rest}, {extent}")
+            self._known[axis] = rest if last else write.compute("urem", rest, extent)
             if not last:
-                rest = write(f"udiv i32 {rest}, {extent}")
+                rest = write.compute("udiv", rest, extent)
 
     def _group(
-        self, emitter: Integers, write: Callable[[str], str], number: str, m: int, n: int
+        self, emitter: Integers, write: IntegerBuilder, number: Operand, m: int, n: int
     ) -> None:
         # of open sizes m may be less than the group: the last sweep has fewer rows anyway
         group = self.group if is_symbolic(m) else min(self.group, m)
         sweep = emitter.size(group * n)
-        band = write(f"udiv i32 {number}, {sweep}")
-        first = write(f"mul i32 {band}, {group}")
-        inside = write(f"urem i32 {number}, {sweep}")
-        rows = str(group)
+        band = write.compute("udiv", number, sweep)
+        first = write.compute("mul", band, group)
+        inside = write.compute("urem", number, sweep)
+        rows: Operand = group
         if not divides(group, m):
-            left = write(f"sub i32 {emitter.size(m)}, {first}")
-            rows = write(f"call i32 @llvm.umin.i32(i32 {left}, i32 {group})")
-        row = write(f"urem i32 {inside}, {rows}")
+            left = write.compute("sub", emitter.size(m), first)
+            rows = write.compute("umin", left, group)
+        row = write.compute("urem", inside, rows)
         rank = len(self.grid)
-        self._known[rank - 2] = write(f"add i32 {first}, {row}")
-        self._known[rank - 1] = write(f"udiv i32 {inside}, {rows}")
+        self._known[rank - 2] = write.compute("add", first, row)
+        self._known[rank - 1] = write.compute("udiv", inside, rows)

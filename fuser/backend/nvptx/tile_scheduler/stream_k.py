@@ -82,39 +82,39 @@ class StreamK:
         """Where this block begins."""
         e, cut = self.low.scalars, self.cut
         block = self._read(self.low.order.unit)
-        part = e.value(f"udiv i32 {block}, {cut.lists}")
+        part = e.compute("udiv", block, cut.lists)
         number = e.times(e.minus(block, e.times(part, cut.lists)), cut.run)
         iteration = e.plus(e.times(part, cut.length), cut.first)
         tail = e.plus(e.times(number, cut.iterations), iteration)
         own = e.minus(block, cut.tails)
-        is_tail = e.value(f"icmp ult i32 {block}, {cut.tails}")
-        is_head = e.value(f"icmp ult i32 {own}, {cut.left}")
+        is_tail = e.compare("ult", block, cut.tails)
+        is_head = e.compare("ult", own, cut.left)
         head = e.pick(is_head, e.times(own, cut.iterations), self._whole(block))
         return e.pick(is_tail, tail, head)
 
     def work_unit(self, at: Operand) -> tuple[Operand, Operand, Operand]:
         """The work unit at `at`: (program, its first iteration, the one after its last)."""
         e, cut = self.low.scalars, self.cut
-        number = e.value(f"udiv i32 {at}, {cut.iterations}")
+        number = e.compute("udiv", at, cut.iterations)
         first = e.minus(at, e.times(number, cut.iterations))
-        is_head = e.value(f"icmp eq i32 {first}, 0")
+        is_head = e.compare("eq", first, 0)
         stop = e.pick(is_head, cut.first, e.plus(first, cut.length))
-        stop = e.value(f"call i32 @llvm.umin.i32(i32 {stop}, i32 {cut.iterations})")
-        is_left = e.value(f"icmp ult i32 {number}, {cut.left}")
+        stop = e.compute("umin", stop, cut.iterations)
+        is_left = e.compare("ult", number, cut.left)
         return number, first, e.pick(is_left, stop, cut.iterations)
 
     def next_work_unit(self, at: Operand) -> Operand:
         """Where a block goes on after the work unit that begins at `at`."""
         e, cut = self.low.scalars, self.cut
         number, first, _ = self.work_unit(at)
-        following = e.value(f"add i32 {number}, 1")
-        more = e.value(f"icmp ne i32 {first}, 0")
-        more = e.value(f"and i1 {more}, {e.value(f'icmp ult i32 {following}, {cut.left}')}")
-        in_list = e.value(f"icmp ne i32 {e.value(f'urem i32 {following}, {cut.run}')}, 0")
-        more = e.value(f"and i1 {more}, {in_list}")
+        following = e.compute("add", number, 1)
+        more = e.compare("ne", first, 0)
+        more = e.compute("and", more, e.compare("ult", following, cut.left), "i1")
+        in_list = e.compare("ne", e.compute("urem", following, cut.run), 0)
+        more = e.compute("and", more, in_list, "i1")
         whole = self._whole(self._read(self.low.order.unit))
         then = e.pick(more, e.plus(at, cut.iterations), whole)
-        is_left = e.value(f"icmp ult i32 {number}, {cut.left}")
+        is_left = e.compare("ult", number, cut.left)
         return e.pick(is_left, then, e.plus(at, self.blocks * cut.iterations))
 
     def bounds(self, start: Operand) -> tuple[Operand, Operand]:
@@ -140,7 +140,7 @@ class StreamK:
         if consumer_groups > 1:
             _, first, stop = self.work_unit(start)
             count = e.minus(stop, first)
-            second = e.value(f"icmp ne i32 {low.shared.group}, 0")
+            second = e.compare("ne", low.shared.group, 0)
             starts = [
                 (e.pick(second, stage, 0), e.pick(second, phase, 0))
                 for stage, phase in (_ring_after(low, s, (0, 0), count) for s in streams)
@@ -148,11 +148,11 @@ class StreamK:
             start = e.pick(second, self.next_work_unit(start), start)
 
         def is_valid(at: str) -> str:
-            return e.value(f"icmp ult i32 {at}, {self.tiles * self.cut.iterations}")
+            return e.compare("ult", at, self.tiles * self.cut.iterations)
 
         def run_work_unit(at: str) -> tuple[Operand, list[Ring]]:
             self.number, self.first, self.last = self.work_unit(at)
-            low.order.choose(e, str(self.number))
+            low.order.choose(e, self.number)
             self.skip = None
             emit()
             if self.skip is not None:
@@ -179,7 +179,7 @@ class StreamK:
         """After the loop: leave the sums of a later work unit of a tile and skip what follows; or
         else add those of the others."""
         low, e = self.low, self.low.scalars
-        cut = e.value(f"icmp ne i32 {self.first}, 0")
+        cut = e.compare("ne", self.first, 0)
         self.skip = low.region(gpu.If(condition=cut, then=ir.Block(), other=ir.Block()))
         self._leave(finals)
         low.do(gpu.Yield())
@@ -192,14 +192,13 @@ class StreamK:
         slots = self.cut.left * self.cut.parts * low.multicast.blocks
         vectors = -(-sum(len(tile.layout.regs) for tile in tiles) // 4)
         low.needs.workspace_bytes = slots * vectors * 16 * 32 * low.warps
-        kind = f"[{slots * low.warps} x i32]"
-        low.needs.variables[FLAGS] = f"internal addrspace(1) global {kind} zeroinitializer"
+        low.needs.flags[FLAGS] = slots * low.warps
 
     def _leave(self, tiles: list[Tile]) -> None:
         e = self.low.scalars
         self._reserve(tiles)
         past = e.minus(self.first, self.cut.first)
-        part = e.value(f"udiv i32 {past}, {self.cut.length}")
+        part = e.compute("udiv", past, self.cut.length)
         self.low.do(gpu.LeaveSums(
             values=tuple(tiles), program=self.number, part=part, parts=self.cut.parts,
             neighbours=self.low.multicast.blocks, teams=self.low.producer.consumer_groups,
@@ -208,7 +207,7 @@ class StreamK:
     def _gather(self, tiles: list[Tile]) -> list[Tile]:
         """Add the sums of the later parts, in the order of their iterations."""
         low, e = self.low, self.low.scalars
-        is_cut = e.value(f"icmp ult i32 {self.number}, {self.cut.left}")
+        is_cut = e.compare("ult", self.number, self.cut.left)
         # LLVM must not know how many: it would mix what is in the loop with what is after it
         parts = low.scalar_of(gpu.Opaque(value=self.cut.parts))
         stop = e.pick(is_cut, parts, 0)
@@ -219,7 +218,7 @@ class StreamK:
             head=ir.Block(), body=ir.Block(), results=tuple(low.like(tile) for tile in tiles),
         )  # fmt: skip
         region = low.region(loop)
-        low.do(gpu.Condition(value=e.value(f"icmp ult i32 {part}, {stop}")))
+        low.do(gpu.Condition(value=e.compare("ult", part, stop)))
         region.following()
         added = gpu.AddSums(
             values=tuple(phis), program=self.number, part=part, parts=self.cut.parts,
@@ -227,7 +226,7 @@ class StreamK:
             results=tuple(low.like(tile) for tile in tiles),
         )  # fmt: skip
         low.do(added)
-        following = e.value(f"add i32 {part}, 1")
+        following = e.compute("add", part, 1)
         low.do(gpu.Yield(scalars=(following,), values=added.results))
         region.following()
         low.do(gpu.Seam())
@@ -239,7 +238,7 @@ def _ring_after(low: Builder, stream: Stream, ring: Ring, count: Operand) -> Rin
     e = low.scalars
     stage, phase = ring
     moved = e.plus(stage, count)
-    rounds = e.value(f"udiv i32 {moved}, {stream.stages}")
+    rounds = e.compute("udiv", moved, stream.stages)
     stage = e.minus(moved, e.times(rounds, stream.stages))
-    odd = e.value(f"and i32 {rounds}, 1")
-    return stage, odd if phase == 0 else e.value(f"xor i32 {phase}, {odd}")
+    odd = e.compute("and", rounds, 1)
+    return stage, odd if phase == 0 else e.compute("xor", phase, odd)

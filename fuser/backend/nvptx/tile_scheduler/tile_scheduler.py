@@ -27,7 +27,7 @@ def tile_loop(
     e = low.scalars
     streams = list(low.streams.values())
     # a fresh barrier counts as complete for parity 1: warp group 0 begins at once
-    order_phase = e.value(f"sub i32 1, {low.shared.group}") if consumer_groups > 1 else ""
+    order_phase = e.compute("sub", 1, low.shared.group) if consumer_groups > 1 else ""
     number = e.name_of()
     rings = [(e.name_of(), e.name_of()) for _ in streams]
     for stream, ring in zip(streams, rings, strict=True):
@@ -54,9 +54,9 @@ def tile_loop(
     following, ends = emit(number)
     after: list[Operand] = [following]
     if low.producer.resident:
-        after.append(e.value(f"xor i32 {low.producer.resident_phase}, 1"))
+        after.append(e.compute("xor", low.producer.resident_phase, 1))
     if consumer_groups > 1:
-        after.append(e.value(f"xor i32 {low.producer.order_phase}, 1"))
+        after.append(e.compute("xor", low.producer.order_phase, 1))
     for end in ends:
         after += end
     low.do(gpu.Yield(scalars=tuple(after)))
