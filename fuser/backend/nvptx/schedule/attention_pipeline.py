@@ -29,7 +29,13 @@ from fuser.backend.nvptx.lowering.dot import operand
 from fuser.backend.nvptx.schedule import consumer_warps
 from fuser.backend.nvptx.schedule.dot_chain import DotChain, plain_loads
 from fuser.backend.nvptx.schedule.mask_peeling import MaskPeeling
-from fuser.backend.nvptx.schedule.producer_ring import Channel, Ring, Stream, wait_barrier
+from fuser.backend.nvptx.schedule.producer_ring import (
+    Channel,
+    Ring,
+    Stream,
+    advance,
+    wait_barrier,
+)
 from fuser.backend.nvptx.schedule.wgmma import issue, pack_fragments, wait
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
@@ -115,7 +121,11 @@ class AttentionPipeline:
         state = self._iteration(start, inits)
         limit, before_limit = self.masks.limit(-1)
         first, from_first = self.masks.limit(1)
-        self._carried = [e.plus(start, self.loop.step), *self._following(*ring), *ring]
+        self._carried = [
+            e.plus(start, self.loop.step),
+            *advance(self.low, self.stream, *ring),
+            *ring,
+        ]
         least = stop if limit is None else self._smin(limit, stop)
         if first is not None:
             # no later than the limit: where every iteration needs a mask, the last loop runs them
@@ -153,26 +163,12 @@ class AttentionPipeline:
         self._certain = set()
         following = e.compute("add", variable, self.loop.step)
         low.do(gpu.Yield(
-            scalars=(following, *self._following(stage, phase), stage, phase),
+            scalars=(following, *advance(self.low, self.stream, stage, phase), stage, phase),
             values=(*end.tiles, end.words),
         ))  # fmt: skip
         region.following()
         self._carried = list(names)
         return _State(list(loop.results[:-1]), loop.results[-1])
-
-    def _following(self, stage: Operand, phase: Operand) -> tuple[Operand, Operand]:
-        """The next stage of the ring, and its phase."""
-        if isinstance(stage, int) and isinstance(phase, int):
-            wraps = stage + 1 == self.stream.stages
-            return (0, 1 - phase) if wraps else (stage + 1, phase)
-        e = self.e
-        more = e.compute("add", stage, 1)
-        wrap = e.compare("eq", more, self.stream.stages)
-        turned = e.compute("xor", phase, 1)
-        return (
-            e.pick(wrap, 0, more),
-            e.pick(wrap, turned, phase),
-        )
 
     def _smin(self, a: Operand, b: Operand) -> Operand:
         return self.e.compute("smin", a, b)
