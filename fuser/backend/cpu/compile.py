@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from fuser.backend import llvm, math
-from fuser.backend.cpu.analysis import analyse
-from fuser.backend.cpu.bounds import idle
-from fuser.backend.cpu.decisions import print_decisions
-from fuser.backend.cpu.in_place import in_place_pairs
-from fuser.backend.cpu.lower import Lowering
-from fuser.backend.cpu.rules import RULES
-from fuser.backend.cpu.storage import One
+from fuser.backend.cpu.analysis.decisions import print_decisions
+from fuser.backend.cpu.analysis.in_place import in_place_pairs
+from fuser.backend.cpu.analysis.placement import analyse
+from fuser.backend.cpu.lowering.lower import Lowering
+from fuser.backend.cpu.lowering.rules import RULES
+from fuser.backend.cpu.memory.bounds import idle
+from fuser.backend.cpu.memory.storage import One
 from fuser.backend.cpu.verify import verify_tiles
 from fuser.backend.function import Function, Module, read_scalars, read_sizes
 from fuser.backend.module import CompiledKernel

@@ -8,11 +8,11 @@ import pytest
 
 from fuser.backend import llvm
 from fuser.backend.cpu import compile_kernel
-from fuser.backend.cpu.analysis import analyse
+from fuser.backend.cpu.analysis.placement import analyse
 from fuser.backend.cpu.compile import machine
-from fuser.backend.cpu.lower import Lowering
-from fuser.backend.cpu.rules import RULES
-from fuser.backend.cpu.storage import One
+from fuser.backend.cpu.lowering.lower import Lowering
+from fuser.backend.cpu.lowering.rules import RULES
+from fuser.backend.cpu.memory.storage import One
 from fuser.backend.cpu.verify import verify_tiles
 from fuser.backend.function import Function, Module
 from fuser.backend.text import Reg, integer, real

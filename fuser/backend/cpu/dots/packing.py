@@ -1,0 +1,148 @@
+"""Packing: operands of dot units copied to scratch, left ones as rows, right ones as panels.
+
+Left rows are padded with zeros along k, and so are right panels, since a zero times whatever lay
+there before might be NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fuser.backend import text
+from fuser.backend.cpu.analysis import affine, costs
+from fuser.backend.cpu.analysis.kernel_facts import Packed
+from fuser.backend.cpu.dots.operand_plan import PANEL, SIGN
+from fuser.backend.cpu.dots.operands import TILE_BYTES, cover
+from fuser.backend.cpu.im2col.explicit import fill_im2col
+from fuser.backend.cpu.im2col.implicit import fill_implicit_im2col
+from fuser.backend.cpu.loops import register_transpose
+from fuser.backend.cpu.lowering.lower import Lowering
+from fuser.backend.cpu.memory.storage import Memory
+from fuser.backend.text import Reg
+from fuser.base.target import DotUnit
+from fuser.tilegen.index import Index
+from fuser.tilegen.value import Value
+
+
+def fill_packed(low: Lowering, value: Value, place: Memory, packed: Packed) -> None:
+    """Write an operand to scratch in the form that its unit reads."""
+    source = low.known.producers[value].operands()[0]
+    if packed.window is not None:
+        fill_implicit_im2col(low, value, source, place)
+        return
+    if not packed.right:
+        flips = SIGN if packed.unit.unsigned_left else 0
+        if not fill_im2col(low, value, source, place, flips):
+            low.fill(value, place)
+        _clear_rows(low, value, place)
+        return
+    along_n = costs.lane_cost(low.known, source, costs.probe(value.shape, 1, PANEL), PANEL)
+    along_k = costs.lane_cost(low.known, source, costs.probe(value.shape, 0, PANEL), PANEL)
+    if along_k < along_n:
+        _fill_transposed(low, value, source, place, packed.unit)
+    else:
+        _fill_panels(low, value, source, place, packed.unit)
+
+
+def _clear_rows(low: Lowering, value: Value, place: Memory) -> None:
+    """Zeros behind the last k of every row."""
+    rows, depth = value.shape
+    spare = place.strides[0] - depth
+    if not spare:
+        return
+    size = value.dtype.bytes
+
+    def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
+        at = low.f.gep(place.pointer, low.f.add(low.f.mul(i, place.strides[0]), depth),
+                       value.dtype.llvm)  # fmt: skip
+        low.f.store(text.zero(text.vector(f"i{value.dtype.bits}", spare)), at, size)
+        return []
+
+    low.f.loop(0, rows, 1, [], iteration, hint="clear")
+
+
+def _widened(low: Lowering, reg: Reg, lanes: int) -> Reg:
+    """A vector with zeros behind its last lane."""
+    have = text.lanes(reg.type)
+    if have == lanes:
+        return reg
+    scalar = text.element(reg.type)
+    if have == 1:
+        return low.f.insert(text.zero(text.vector(scalar, lanes)), reg, 0)
+    order = [min(i, have) for i in range(lanes)]
+    return low.f.shuffle(reg, text.zero(reg.type), order)
+
+
+def _fill_panels(low: Lowering, value: Value, source: Value, place: Memory, unit: DotUnit) -> None:
+    """From vectors along n: the rows of a group are interleaved."""
+    f = low.f
+    depth, columns = value.shape
+    extent = low.known.extents[value][0]
+    bits = f"i{value.dtype.bits}"  # LLVM has no code for some shuffles of bfloat
+
+    def store(panel: Index, k: Index, regs: list[Reg]) -> None:
+        regs = regs + [text.zero(regs[0].type)] * (unit.group - len(regs))
+        while len(regs) > 1:  # elements of a group together
+            half = len(regs) // 2
+            count = text.lanes(regs[0].type)
+            order = [i // 2 + i % 2 * count for i in range(2 * count)]
+            regs = [f.shuffle(regs[i], regs[i + half], order) for i in range(half)]
+        address = panel * (extent * PANEL) + k * PANEL
+        pointer = f.gep(place.pointer, low.index(address), value.dtype.llvm)
+        f.store(regs[0], pointer, TILE_BYTES)
+
+    def panels(panel: Index, lanes: int) -> None:
+        here = panel * PANEL + affine.lane(lanes)
+
+        def groups(k: Index, count: int) -> None:
+            regs = [low.vector_at(source, (k + i, here), lanes) for i in range(count)]
+            plain = [f.convert("bitcast", reg, text.like(reg.type, bits)) for reg in regs]
+            store(panel, k, [_widened(low, reg, PANEL) for reg in plain])
+
+        cover(low, depth, unit.group, "groups", groups)
+        for k in range(-(-depth // unit.group) * unit.group, extent, unit.group):
+            zero = text.zero(text.vector(bits, PANEL))
+            store(panel, Index(k), [zero])
+
+    _over_panels(low, columns, panels)
+
+
+def _over_panels(low: Lowering, columns: int, body: Callable[[Index, int], None]) -> None:
+    """Call body(panel, columns of it) for the panels of a right operand."""
+    cover(low, columns // PANEL, 1, "panels", lambda panel, _: body(panel, PANEL))
+    if columns % PANEL:
+        with low.scope():
+            body(Index(columns // PANEL), columns % PANEL)
+
+
+def _fill_transposed(
+    low: Lowering, value: Value, source: Value, place: Memory, unit: DotUnit
+) -> None:
+    """From vectors along k, one a column: squares of 16 columns by 16 groups are transposed."""
+    f = low.f
+    depth, columns = value.shape
+    extent = low.known.extents[value][0]
+    width = PANEL * unit.group
+    words = text.vector("i32", PANEL)
+
+    def panels(panel: Index, count: int) -> None:
+        def squares(k: Index, lanes: int) -> None:
+            lines = []
+            for column in range(PANEL):
+                if column < count:
+                    point = (k + affine.lane(lanes), panel * PANEL + column)
+                    reg = low.vector_at(source, point, lanes)
+                    reg = f.convert("bitcast", reg, text.like(reg.type, f"i{value.dtype.bits}"))
+                    reg = _widened(low, reg, width)
+                    lines.append(f.convert("bitcast", reg, words))
+                else:
+                    lines.append(text.zero(words))
+            start = low.index(panel * (extent * PANEL) + k * PANEL)
+            pointer = f.gep(place.pointer, start, value.dtype.llvm)
+            left = PANEL if lanes == width else (extent - depth + lanes) // unit.group
+            for i, reg in enumerate(register_transpose.transpose(f, lines)[:left]):
+                f.store(reg, f.gep(pointer, i * TILE_BYTES), TILE_BYTES)
+
+        cover(low, depth, width, "squares", squares)
+
+    _over_panels(low, columns, panels)

@@ -1,0 +1,102 @@
+"""Implicit im2col: one padded copy of an image stands for all windows that slide over it.
+
+The left operand of a convolution has a row for each pixel and the elements under its window along
+k. Neighbouring windows overlap, so that operand is the image several times over. For tile
+registers the part of the image under a block is copied once, with its edges padded; a tile of 16
+pixels under one tap is then 16 pieces of k that lie equally far apart:
+
+    pixel (y, x), tap (i, j), channel c  at  image row sy*y + dy*i, column sx*x + dx*j, channel c
+
+Lines of the copy are a whole number of strides long, so that the step from the last pixel of a row
+to the first of the next is a number of pixels: results are computed for the few pixels between
+rows as well, and nobody reads them. With a stride along y, image rows of one remainder lie together
+(a plane each).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from fuser.backend.cpu.analysis import affine
+from fuser.backend.cpu.analysis.kernel_facts import ImplicitIm2col
+from fuser.backend.cpu.lowering.lower import Lowering
+from fuser.backend.cpu.memory.storage import Memory
+from fuser.backend.text import Reg
+from fuser.tilegen import ops
+from fuser.tilegen.index import Index, floordiv, modulo
+from fuser.tilegen.value import Value
+
+LANES = 32
+"""Elements of 16 bits that are copied at once."""
+
+
+def fill_implicit_im2col(low: Lowering, value: Value, source: Value, place: Memory) -> None:
+    """Copy the image under a block to scratch, line by line."""
+    window = low.known.implicit_im2col[value]
+    load = low.known.producers[source]
+    assert isinstance(load, ops.Load)
+    starts = [low.resolve(index, (Index(0), Index(0))) for index in load.indices]
+    (sy, _), (dy, dx) = window.strides, window.dilation
+    last = (sy * (window.high - 1) + dy * (window.taps[0] - 1),
+            window.strides[1] * (window.width - 1) + dx * (window.taps[1] - 1))  # fmt: skip
+    f, channels = low.f, window.channels
+
+    def pixel(row: Index, column: Index) -> None:
+        here = [
+            start + row * rise + column * run
+            for start, rise, run in zip(starts, window.rises, window.runs, strict=True)
+        ]
+        conditions = []
+        if load.pad is not None:
+            conditions = low.open_conditions(here, load.view.shape)
+        base = Index(load.view.offset)
+        for at, stride in zip(here, load.view.strides, strict=True):
+            base = base + at * stride
+        line = modulo(row, sy) * window.lines + floordiv(row, sy)
+        target = (line * window.columns + column) * channels
+        for start, lanes in _pieces(channels):
+
+            def piece(c: Index, lanes: int = lanes) -> None:
+                reg = low.read(
+                    low.buffers[load.view.buffer], value.dtype, base + c + affine.lane(lanes),
+                    lanes, conditions, load.pad or 0,
+                )  # fmt: skip
+                low.write(place.pointer, value.dtype, target + c + affine.lane(lanes), reg, lanes)
+
+            piece(Index(start))
+
+    def rows(i: Reg, carried: list[Reg]) -> list[Reg]:
+        with low.scope():
+            row = low.counter(i, 0, last[0])
+
+            def columns(k: Reg, carried: list[Reg]) -> list[Reg]:
+                with low.scope():
+                    pixel(row, low.counter(k, 0, last[1]))
+                return []
+
+            f.loop(0, last[1] + 1, 1, [], columns, hint="pixels")
+        return []
+
+    f.loop(0, last[0] + 1, 1, [], rows, hint="lines")
+
+
+def _pieces(channels: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, channels, LANES):
+        yield start, min(LANES, channels - start)
+
+
+def each_tap(low: Lowering, window: ImplicitIm2col, body: Callable[[Reg, Reg], None]) -> None:
+    """Call body(number of the tap, elements from a pixel to what it reads) in a loop over taps."""
+    count = window.taps[0] * window.taps[1]
+
+    def iteration(t: Reg, carried: list[Reg]) -> list[Reg]:
+        with low.scope():
+            tap = low.counter(t, 0, count - 1)
+            row = floordiv(tap, window.taps[1]) * window.dilation[0]
+            column = modulo(tap, window.taps[1]) * window.dilation[1]
+            sy = window.strides[0]
+            line = modulo(row, sy) * window.lines + floordiv(row, sy)
+            body(low.index(tap), low.index((line * window.columns + column) * window.channels))
+        return []
+
+    low.f.loop(0, count, 1, [], iteration, hint="taps")
