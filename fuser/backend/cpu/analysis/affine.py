@@ -21,6 +21,7 @@ from fuser.tilegen.index import (
     Index,
     Lookup,
     Mod,
+    Scalar,
     atom_multiple,
     floordiv,
     in_range,
@@ -28,6 +29,7 @@ from fuser.tilegen.index import (
     minimum,
     modulo,
 )
+from fuser.tilegen.value import INDEX, TileType, Value
 
 Leaf = Callable[[Atom], Index | None]
 
@@ -178,3 +180,25 @@ def lane_form(index: Index) -> LaneForm:
     if len(inside.terms) == 1 and isinstance(inside.terms[0][0], Axis):
         return LaneForm(inside.terms[0][1], rest)
     return LaneForm(None, rest)
+
+
+def any_counter(extent: int) -> Index:
+    """A coordinate that stands for every position of an axis, to be looked at, not emitted."""
+    value = Value(TileType(INDEX), "any", 0, max(0, extent - 1))
+    return Index(0, ((Scalar(value), 1),)) if extent > 1 else Index(0)
+
+
+def steps_of(
+    index: Index, counters: Sequence[Index], wanted: Sequence[int | None] = ()
+) -> list[int] | None:
+    """The step of each counter (0: it counts to 1) in an index that is a sum of them and of what
+    does not count; None if it is not, or where a step is not the wanted one (None: any)."""
+    found = []
+    for position, counter in enumerate(counters):
+        step = index.coefficient(counter.terms[0][0]) if counter.terms else 0
+        if counter.terms and wanted and wanted[position] not in (None, step):
+            return None
+        index = index - counter * step
+        found.append(step)
+    used = {value for counter in counters for value in counter.values()}
+    return None if used & set(index.values()) else found

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from fuser.backend.cpu.analysis.kernel_facts import DotPlan, Facts
+from fuser.backend.cpu.analysis.kernel_facts import Facts
+from fuser.backend.cpu.dots.records import DotPlan
 from fuser.tilegen.ir import Op
 from fuser.tilegen.text import own_names
 from fuser.tilegen.value import Value
@@ -107,7 +108,8 @@ class _Printer:
             words.append(f"axes {order}")
         if room != value.shape:
             words.append(f"padded to {'x'.join(map(str, room))}")
-        if (packed := facts.packed.get(value)) is not None:
+        packed = facts.packed.get(value)
+        if packed is not None and packed.unit is not None:
             form = "an image for its windows" if packed.window else "rows"
             words.append(f"{'panels' if packed.right else form} for {packed.unit.name}")
         return self.name(value), shape, ", ".join(words)
@@ -119,10 +121,10 @@ class _Printer:
             how = "vectors along k, squares of sums turned"
         else:
             along = "columns" if plan.vector_axis == 1 else "rows"
-            vectors = f"{plan.chunks} vector{'s' if plan.chunks > 1 else ''}"
+            vectors = f"{plan.vectors} vector{'s' if plan.vectors > 1 else ''}"
             how = f"register tile of {plan.rows} x {vectors} along {along}"
             how += f", {plan.steps} steps of k an iteration" if plan.steps > 1 else ""
-        return self.name(op.results[0]), f"{self.name(plan.a)} {self.name(plan.b)}", how
+        return self.name(op.results[0]), f"{self.name(plan.a.value)} {self.name(plan.b.value)}", how
 
     def nest(self, nest: Nest) -> tuple[str, ...]:
         more = f" +{len(nest.values) - MOST_NAMES}" if len(nest.values) > MOST_NAMES else ""

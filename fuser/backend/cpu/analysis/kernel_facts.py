@@ -16,15 +16,16 @@ from functools import partial
 from typing import Literal
 
 from fuser.backend.cpu.analysis import affine
-from fuser.base.target import DotUnit, Target
-from fuser.dtypes import f32, f64
+from fuser.backend.cpu.dots.records import DotPlan, OperandPlan
+from fuser.base.target import Target
+from fuser.dtypes import DType, f32, f64
 from fuser.graph import walks
 from fuser.graph.sizes import divisor as gcd
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, Scalar
 from fuser.tilegen.ir import Block, Buffer, Kernel, Op
-from fuser.tilegen.value import UNBOUNDED, Value
+from fuser.tilegen.value import UNBOUNDED, TileType, Value
 
 Kind = Literal["inline", "scalar", "registers", "memory"]
 MOST_WAYS = 1 << 20
@@ -33,87 +34,6 @@ ELEMENTWISE = ops.Map | ops.Cast | ops.Bitcast
 """What computes an element of a tile from the same element of others."""
 MOVES = ops.Map | ops.Cast | ops.Bitcast | ops.Broadcast | ops.Permute | ops.Reshape
 """What computes the elements of a tile from those of others, each from a few."""
-
-
-@dataclass(frozen=True)
-class DotPlan:
-    """How a dot is blocked. `vector_axis` 1: vectors run along N (row operand a); 0: along M.
-
-    rows and chunks (vectors) are the register tile. a and b are the operands in accumulator type;
-    with a unit, in the form that it reads (dots/operand_plan.py). steps: of k in an iteration of
-    the loop. along_k: vectors run along K instead, of both operands (dots/dot_along_k.py).
-    """
-
-    a: Value
-    b: Value
-    vector_axis: int
-    rows: int
-    chunks: int
-    unit: DotUnit | None = None
-    steps: int = 1
-    along_k: bool = False
-
-
-@dataclass(frozen=True)
-class ImplicitIm2col:
-    """A left operand that is windows over an image (im2col/implicit.py).
-
-    width, high: pixels of a row of the result, rows. taps, strides, dilation: along y and x.
-    channels: elements of k under a tap. rises, runs, steps: what an image row, a column and a
-    channel add to each index of the load.
-    """
-
-    width: int
-    high: int
-    taps: tuple[int, int]
-    channels: int
-    strides: tuple[int, int]
-    dilation: tuple[int, int]
-    rises: tuple[int, ...]
-    runs: tuple[int, ...]
-    steps: tuple[int, ...]
-
-    @property
-    def across(self) -> int:
-        """Pixels from one row of the result to the next, with those that nobody reads."""
-        stride = self.strides[1]
-        reach = stride * (self.width - 1) + self.dilation[1] * (self.taps[1] - 1) + 1
-        return -(-reach // stride)
-
-    @property
-    def rows(self) -> int:
-        """Pixels of the result, those between rows included."""
-        return (self.high - 1) * self.across + self.width
-
-    @property
-    def columns(self) -> int:
-        """Of a line of the copy."""
-        return self.across * self.strides[1]
-
-    @property
-    def copied(self) -> int:
-        """Elements of the copy."""
-        return self.planes * self.lines * self.columns * self.channels
-
-    @property
-    def planes(self) -> int:
-        return self.strides[0]
-
-    @property
-    def lines(self) -> int:
-        """Of a plane of the copy: image rows of one remainder by the stride."""
-        stride = self.strides[0]
-        return -(-(stride * (self.high - 1) + self.dilation[0] * (self.taps[0] - 1) + 1) // stride)
-
-
-@dataclass(frozen=True)
-class Packed:
-    """A copy of a dot operand in the form that a unit reads: the right one in panels, the left one
-    in rows, or as the image that its rows are windows of."""
-
-    unit: DotUnit
-    right: bool
-    window: ImplicitIm2col | None = None
 
 
 @dataclass
@@ -140,10 +60,8 @@ class Facts:
     """Memory values whose order of axes may not change any more."""
     extents: dict[Value, tuple[int, ...]] = field(default_factory=dict)
     """What a memory value takes along each axis, where that is more than its shape."""
-    packed: dict[Value, Packed] = field(default_factory=dict)
-    copies: dict[tuple[Value, Packed], Value] = field(default_factory=dict)
-    implicit_im2col: dict[Value, ImplicitIm2col] = field(default_factory=dict)
-    """Of copies of left operands: the image that they are instead of windows."""
+    packed: dict[Value, OperandPlan] = field(default_factory=dict)
+    """The copies that dot units read."""
     products: dict[ops.Map, ops.Map | None] = field(default_factory=dict)
     """What `last_product` found."""
     changing: frozenset[Buffer | int] = frozenset()
@@ -172,6 +90,19 @@ class Facts:
     def room(self, value: Value) -> tuple[int, ...]:
         """The extents that a memory value takes."""
         return self.extents.get(value, value.shape)
+
+    def derive(self, op: Op, value: Value, made: Op, dtype: DType, name: str) -> Value:
+        """The result of `made`, which computes a dot's operand from a value of the kernel, as a
+        value that the lowering alone sees. It belongs where that value is, so that what a loop does
+        not change is computed once."""
+        found = Value(TileType(dtype, value.shape), f"{value.name}.{name}")
+        made.results = (found,)
+        self.producers[found], self.blocks[found] = made, self.blocks[value]
+        owner = self.producers.get(value, op)
+        self.iterations[made], self.parents[made] = self.iterations[owner], self.blocks[value]
+        self.users.setdefault(value, []).append(made)
+        self.users[found] = [op]
+        return found
 
 
 def yield_of(block: Block) -> tuple[Value, ...]:
@@ -260,6 +191,14 @@ def reshape_point(op: ops.Reshape, coords: Sequence[Index]) -> tuple[Index, ...]
         kept = iter([c for c, extent in zip(coords, op.shape, strict=True) if extent != 1])
         return tuple(Index(0) if extent == 1 else next(kept) for extent in op.x.shape)
     return affine.unflatten(affine.flatten(coords, op.shape), op.x.shape)
+
+
+def direct_load(facts: Facts, value: Value, dtype: str) -> ops.Load | None:
+    """The load of a dtype that an inline value is, with neither a mask nor places looked up."""
+    op = facts.producers.get(value)
+    if not isinstance(op, ops.Load) or facts.kind(value) != "inline" or op.mask is not None:
+        return None
+    return None if op.view.dtype.name != dtype or any(map(lookups, op.indices)) else op
 
 
 def looks_up(op: ops.Load | ops.WRITES, coords: Sequence[Index]) -> bool:

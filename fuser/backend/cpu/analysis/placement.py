@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from fuser.backend.cpu.analysis import costs, kernel_facts
 from fuser.backend.cpu.analysis.kernel_facts import Facts
-from fuser.backend.cpu.dots.dot_plan import evaluated_once, keep, plan_dot
+from fuser.backend.cpu.dots.dot_plan import plan_dot
+from fuser.backend.cpu.dots.operand_plan import keep
+from fuser.backend.cpu.dots.register_tile import evaluated_once
 from fuser.backend.cpu.memory.memory_order import hold_loads
 from fuser.base.target import Target
 from fuser.graph import walks

@@ -10,15 +10,15 @@ from collections.abc import Callable
 
 from fuser.backend.cpu.analysis import kernel_facts
 from fuser.backend.cpu.analysis.decisions import Nest
-from fuser.backend.cpu.dots.operand_plan import PANEL, ROWS, is_zero
-from fuser.backend.cpu.dots.operands import TILE_BYTES, cover, left_operand, right_operand
+from fuser.backend.cpu.dots.operand_plan import PANEL, ROWS, TILE_BYTES, is_zero
+from fuser.backend.cpu.dots.operands import start_of
+from fuser.backend.cpu.dots.records import DotPlan
 from fuser.backend.cpu.im2col.implicit import each_tap
 from fuser.backend.cpu.lowering.lower import Lowering
 from fuser.backend.cpu.memory.bounds import conditions_of
 from fuser.backend.cpu.memory.memory_order import overlapping
 from fuser.backend.cpu.memory.storage import Memory, Point
 from fuser.backend.text import Reg, integer
-from fuser.base.target import DotUnit
 from fuser.graph import walks
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, minimum
@@ -32,22 +32,21 @@ STRIP_BYTES = 128 << 10
 
 
 def tile_dot(
-    low: Lowering, op: ops.Dot, unit: DotUnit, place: Memory, finish: Finish | None = None
+    low: Lowering, op: ops.Dot, plan: DotPlan, place: Memory, finish: Finish | None = None
 ) -> None:
     """Compute a dot: into `place`, or with `finish` into the first 32 by 32 elements of it, again
     and again. Each tile that is loaded is used twice. A last tile that would hang over the rows
     begins earlier, and computes some of them twice (not where sums go on:
     they would be added twice)."""
-    f, plan = low.f, low.known.dots[op]
-    left, right = left_operand(low, plan.a, unit), right_operand(low, plan.b, unit)
+    f, unit, window = low.f, plan.unit, plan.a.window
+    assert unit is not None
     multiply = {"bf16": "llvm.x86.tdpbf16ps", "i8": "llvm.x86.tdpbssd"}[unit.dtype]
     zero = is_zero(low.known, op.acc)
     rows, columns = op.result.shape
-    window = low.known.implicit_im2col.get(plan.a)
     rows, depth = (window.rows, window.channels) if window else (rows, op.a.shape[1])
     steps = -(-depth // unit.depth)
     size = op.a.dtype.bytes
-    stride, apart = integer(left.step * size), integer(place.strides[0] * 4)
+    stride, apart = integer(plan.a.step * size), integer(place.strides[0] * 4)
     clamped = zero and window is None and rows > ROWS and rows % ROWS
 
     def tile(number: int) -> Reg:
@@ -58,8 +57,8 @@ def tile_dot(
         starts = [(row + i) * ROWS for i in range(high)]
         if clamped:
             starts = [minimum(start, Index(rows - ROWS)) for start in starts]
-        lines = [left.at(low, start) for start in starts]
-        panels = [right.at(low, panel + j) for j in range(wide)]
+        lines = [start_of(low, plan.a, start) for start in starts]
+        panels = [start_of(low, plan.b, panel + j) for j in range(wide)]
         places: dict[int, Reg] = {}
         for i, j, number in accs:
             at = (starts[i], (panel + j) * PANEL)
@@ -89,7 +88,7 @@ def tile_dot(
         def tap(number: Reg, offset: Reg) -> None:
             ahead = f.mul(number, depth * PANEL * size)
             multiply_blocks(
-                [f.gep(line, offset, left.dtype) for line in lines],
+                [f.gep(line, offset, op.a.dtype.llvm) for line in lines],
                 [f.gep(panel, ahead) for panel in panels],
             )
 
@@ -109,15 +108,15 @@ def tile_dot(
     tiles, panels = -(-rows // ROWS), -(-columns // PANEL)
 
     def across(panel: Index, wide: int) -> None:
-        cover(low, tiles, 2, "rows", lambda row, high: block(panel, wide, row, high))
+        low.cover(tiles, 2, "rows", lambda row, high: block(panel, wide, row, high))
 
     def down(row: Index, high: int) -> None:
-        cover(low, panels, 2, "panels", lambda panel, wide: block(panel, wide, row, high))
+        low.cover(panels, 2, "panels", lambda panel, wide: block(panel, wide, row, high))
 
     if finish is not None and columns * op.a.shape[1] * size <= STRIP_BYTES:
-        cover(low, tiles, 2, "rows", down)
+        low.cover(tiles, 2, "rows", down)
     else:
-        cover(low, panels, 2, "panels", across)
+        low.cover(panels, 2, "panels", across)
 
 
 def store_by_blocks(low: Lowering, first: ops.Store, block: Block) -> bool:
@@ -126,18 +125,16 @@ def store_by_blocks(low: Lowering, first: ops.Store, block: Block) -> bool:
     op = _dot_of(low, first.value)
     if op is None or low.known.parents[op] is not block or op.result in low.places:
         return False
-    unit = low.known.dots[op].unit
-    stores = _readers(low, op, block)
+    plan = low.known.dots[op]
+    unit, stores = plan.unit, _readers(low, op, block)
     if unit is None or unit.name != "amx" or stores is None or stores[0] is not first:
         return False
-    plan = low.known.dots[op]
-    window = low.known.implicit_im2col.get(plan.a)
     rows, columns = op.result.shape
-    whole = rows >= ROWS and columns % PANEL == 0 and window is None
+    whole = rows >= ROWS and columns % PANEL == 0 and plan.a.window is None
     if not whole or not is_zero(low.known, op.acc) or conditions_of(low, stores):
         return False
     for operand in (plan.a, plan.b):
-        low.require(operand)
+        low.require(operand.value)
     for store in stores:
         _require_rest(low, store.value, op.result)
         low.require_indices(store)
@@ -162,7 +159,7 @@ def store_by_blocks(low: Lowering, first: ops.Store, block: Block) -> bool:
                 hoist=lambda coords: [(value, moved(coords)) for value in values],
             )  # fmt: skip
 
-    tile_dot(low, op, unit, place, finish)
+    tile_dot(low, op, plan, place, finish)
     del low.places[op.result]
     low.stored.update(stores)
     return True

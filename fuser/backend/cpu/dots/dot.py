@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuser.backend.cpu.analysis import affine
-from fuser.backend.cpu.analysis.kernel_facts import DotPlan
-from fuser.backend.cpu.dots.dot_along_k import lower_lane_dot
+from fuser.backend.cpu.dots import dot_along_k
 from fuser.backend.cpu.dots.dot_products import lower_unit_dot
+from fuser.backend.cpu.dots.records import DotPlan
 from fuser.backend.cpu.lowering.lower import Lowering
 from fuser.backend.cpu.memory.storage import Cells, Memory, Point
-from fuser.backend.cpu.prefetch.next_rows import RowPrefetches, row_prefetches
+from fuser.backend.cpu.prefetch.next_rows import row_prefetches
+from fuser.backend.cpu.prefetch.prefetch import Prefetch
 from fuser.backend.cpu.prefetch.streams import stream_prefetch
-from fuser.backend.cpu.prefetch.weights import Prefetch, weight_prefetches
+from fuser.backend.cpu.prefetch.weights import weight_prefetches
 from fuser.backend.text import Reg
 from fuser.errors import LoweringError
 from fuser.tilegen import ops
@@ -31,78 +32,57 @@ def lower_dot(low: Lowering, op: ops.Dot) -> None:
     plan = low.known.dots[op]
     if op.codes:
         raise LoweringError(f"a CPU does not multiply {op.codes}", hint="decode it before")
-    for operand in (plan.a, plan.b, op.acc):
+    for operand in (plan.a.value, plan.b.value, op.acc):
         low.require(operand)
-    if plan.unit is not None:
-        lower_unit_dot(low, op, plan.unit)
-        return
-    if plan.along_k:
-        lower_lane_dot(low, op, plan)
-        return
-    rows, columns = op.result.shape
     if low.known.kind(op.result) == "registers":
-        cells = low.cells(op.result.shape)
-        accs = [low.vector_at(op.acc, coords, lanes) for coords, lanes in cells]
-        per_row = len(cells) // rows
-        chunks = [(coords[1] - affine.lane(n), n) for coords, n in cells[:per_row]]
-        all_rows = [Index(r) for r in range(rows)]
-        early = weight_prefetches(low, op, plan) or _streamed(low, op, plan, all_rows, chunks)
-        ahead = row_prefetches(low, op, plan)
-        regs = _tile(low, op, plan, all_rows, chunks, accs, early, ahead)
-        table = {coords: reg for (coords, _), reg in zip(cells, regs, strict=True)}
-        low.keep_cells(op.result, Cells(table))
+        compute = dot_along_k.cells if plan.along_k else _cells
+        low.keep_cells(op.result, Cells(compute(low, op, plan)))
         return
     place = low.in_place.get(op) or low.allocate(op.result)
-    if plan.vector_axis == 1:
-        _blocks(low, op, plan, rows, columns, place)
+    if plan.unit is not None:
+        lower_unit_dot(low, op, plan, place)
+    elif plan.along_k:
+        dot_along_k.fill(low, op, plan, place)
     else:
-        _blocks(low, op, plan, columns, rows, place)
+        _blocks(low, op, plan, place)
     low.places[op.result] = place
 
 
-def _blocks(
-    low: Lowering, op: ops.Dot, plan: DotPlan, rows: int, columns: int, place: Memory
-) -> None:
+def _cells(low: Lowering, op: ops.Dot, plan: DotPlan) -> dict[Point, Reg]:
+    """A result that is one register tile, in registers."""
+    rows = op.result.shape[0]
+    cells = low.cells(op.result.shape)
+    accs = [low.vector_at(op.acc, coords, lanes) for coords, lanes in cells]
+    chunks = [(coords[1] - affine.lane(n), n) for coords, n in cells[: len(cells) // rows]]
+    all_rows = [Index(r) for r in range(rows)]
+    early = weight_prefetches(low, op, plan) or _streamed(low, op, plan, all_rows, chunks)
+    early = [*early, *row_prefetches(low, op, plan)]
+    regs = _tile(low, op, plan, all_rows, chunks, accs, early)
+    return {coords: reg for (coords, _), reg in zip(cells, regs, strict=True)}
+
+
+def _blocks(low: Lowering, op: ops.Dot, plan: DotPlan, place: Memory) -> None:
     """Cover the result with register tiles: column blocks outside, so that they stay in cache."""
+    rows, columns = op.result.shape if plan.vector_axis == 1 else op.result.shape[::-1]
     width = low.target.lanes(max(32, op.result.dtype.bits))
     full, tail = divmod(columns, width)
-    groups = full // plan.chunks
+    whole = full // plan.vectors * plan.vectors
 
-    def column_block(start: Index, chunks: list[Chunk]) -> None:
-        here = [(start + offset, lanes) for offset, lanes in chunks]
-        count = rows // plan.rows
+    def column_block(chunks: list[Chunk]) -> None:
+        def row_block(first: Index, count: int) -> None:
+            _one(low, op, plan, [first + r for r in range(count)], chunks, place)
 
-        def row_block(i: Reg, carried: list[Reg]) -> list[Reg]:
-            with low.scope():
-                first = low.counter(i, 0, (count - 1) * plan.rows, plan.rows)
-                _one(low, op, plan, [first + r for r in range(plan.rows)], here, place)
-            return []
+        low.cover(rows, plan.rows, "rows", row_block)
 
-        if count == 1:
-            _one(low, op, plan, [Index(r) for r in range(plan.rows)], here, place)
-        elif count:
-            low.f.loop(0, count * plan.rows, plan.rows, [], row_block, hint="rows")
-        if rows % plan.rows:
-            left = [Index(r) for r in range(count * plan.rows, rows)]
-            _one(low, op, plan, left, here, place)
+    def vectors(start: Index, size: int) -> None:
+        column_block([(start + offset, width) for offset in range(0, size, width)])
 
-    step = plan.chunks * width
-    block = [(Index(c * width), width) for c in range(plan.chunks)]
-    if groups == 1:
-        column_block(Index(0), block)
-    elif groups:
-
-        def columns_iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
-            with low.scope():
-                column_block(low.counter(i, 0, (groups - 1) * step, step), block)
-            return []
-
-        low.f.loop(0, groups * step, step, [], columns_iteration, hint="columns")
-    rest = [(Index(c * width), width) for c in range(groups * plan.chunks, full)]
+    low.cover(whole * width, plan.vectors * width, "columns", vectors)
+    rest = [(Index(c * width), width) for c in range(whole, full)]
     if tail:
         rest.append((Index(full * width), tail))
     if rest:
-        column_block(Index(0), rest)
+        column_block(rest)
 
 
 def _one(
@@ -139,7 +119,7 @@ def _streamed(
     if others != op.result.shape[0]:
         return []
     steps = op.a.shape[1] // plan.steps
-    found = stream_prefetch(low, op, plan.b, first, count, steps)
+    found = stream_prefetch(low, op, plan.b.value, first, count, steps)
     return [found] if found is not None else []
 
 
@@ -150,25 +130,22 @@ def _tile(
     rows: list[Index],
     chunks: list[Chunk],
     accs: list[Reg],
-    early: Sequence[Prefetch] = (),
-    ahead: RowPrefetches | None = None,
+    prefetches: Sequence[Prefetch] = (),
 ) -> list[Reg]:
     """The k loop of a register tile; accs are row by row."""
     f = low.f
     depth = op.a.shape[1]
-    row_operand, vector_operand = (plan.a, plan.b) if plan.vector_axis == 1 else (plan.b, plan.a)
+    broadcast, vector = (plan.a, plan.b) if plan.vector_axis == 1 else (plan.b, plan.a)
     is_float = op.result.dtype.is_float
 
     def step(k: Index, carried: list[Reg]) -> list[Reg]:
         out = []
         vectors = []
         for start, lanes in chunks:
-            here = start + affine.lane(lanes)
-            point = (k, here) if plan.vector_axis == 1 else (here, k)
-            vectors.append(low.vector_at(vector_operand, point, lanes))
+            point = vector.point(k, start + affine.lane(lanes))
+            vectors.append(low.vector_at(vector.value, point, lanes))
         for r, row in enumerate(rows):
-            point = (row, k) if plan.vector_axis == 1 else (k, row)
-            item = low.at(row_operand, point)
+            item = low.at(broadcast.value, broadcast.point(k, row))
             wide: dict[int, Reg] = {}
             for c, (_, lanes) in enumerate(chunks):
                 if lanes not in wide:
@@ -180,20 +157,21 @@ def _tile(
                     out.append(f.binary("add", acc, f.binary("mul", wide[lanes], vectors[c])))
         return out
 
-    begun = ahead.iterations if ahead is not None else 0
+    def loop(start: int, stop: int, accs: list[Reg], active: Sequence[Prefetch]) -> list[Reg]:
+        def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
+            with low.scope():
+                first = low.counter(i, 0, depth - plan.steps, plan.steps)
+                for prefetch in active:
+                    prefetch.step(f, i)
+                for k in range(plan.steps):
+                    with low.scope():
+                        carried = step(first + k, carried)
+            return carried
 
-    def iteration(i: Reg, carried: list[Reg], ahead: RowPrefetches | None = None) -> list[Reg]:
-        with low.scope():
-            first = low.counter(i, 0, depth - plan.steps, plan.steps)
-            for fetch in early:
-                fetch.step(low, i)
-            if ahead is not None:
-                ahead.step(low, i)
-            for k in range(plan.steps):
-                with low.scope():
-                    carried = step(first + k, carried)
-        return carried
+        return f.loop(start, stop, plan.steps, accs, iteration, hint="k")
 
-    if ahead is not None:
-        accs = f.loop(0, begun, 1, accs, lambda i, carried: iteration(i, carried, ahead), hint="k")
-    return f.loop(begun, depth, plan.steps, accs, iteration, hint="k") if begun < depth else accs
+    begun = max((p.iterations for p in prefetches if p.iterations is not None), default=0)
+    if begun:
+        accs = loop(0, begun, accs, prefetches)
+    steady = [prefetch for prefetch in prefetches if prefetch.iterations is None]
+    return loop(begun, depth, accs, steady) if begun < depth else accs

@@ -11,11 +11,11 @@ and a copy. Here it is one square for 16 columns, however long k is.
 from __future__ import annotations
 
 from fuser.backend.cpu.analysis import affine
-from fuser.backend.cpu.analysis.kernel_facts import DotPlan
+from fuser.backend.cpu.dots.records import DotPlan
 from fuser.backend.cpu.loops import register_transpose
 from fuser.backend.cpu.lowering.lower import Lowering
 from fuser.backend.cpu.lowering.maps import literal
-from fuser.backend.cpu.memory.storage import Cells, Point
+from fuser.backend.cpu.memory.storage import Memory, Point
 from fuser.backend.text import Reg
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
@@ -24,19 +24,19 @@ UNROLLED = 8
 """Vectors of k up to which there is no loop over them."""
 
 
-def lower_lane_dot(low: Lowering, op: ops.Dot, plan: DotPlan) -> None:
-    """Compute a dot into registers or into scratch."""
+def cells(low: Lowering, op: ops.Dot, plan: DotPlan) -> dict[Point, Reg]:
+    """The result in registers."""
     width = low.target.lanes(max(32, op.result.dtype.bits))
-    if low.known.kind(op.result) == "registers":
-        table = {
-            coords: _columns(low, op, plan, coords, lanes, width)
-            for coords, lanes in low.cells(op.result.shape)
-        }
-        low.keep_cells(op.result, Cells(table))
-        return
-    place = low.in_place.get(op) or low.allocate(op.result)
+    return {
+        coords: _columns(low, op, plan, coords, lanes, width)
+        for coords, lanes in low.cells(op.result.shape)
+    }
+
+
+def fill(low: Lowering, op: ops.Dot, plan: DotPlan, place: Memory) -> None:
+    """The result in scratch."""
+    width = low.target.lanes(max(32, op.result.dtype.bits))
     rows, columns = op.result.shape
-    whole = columns // width * width
 
     def group(start: Index, lanes: int) -> None:
         for row in range(rows):
@@ -46,16 +46,7 @@ def lower_lane_dot(low: Lowering, op: ops.Dot, plan: DotPlan) -> None:
                 address = low.memory_address(place, coords)
                 low.write(place.pointer, op.result.dtype, address, sums, lanes)
 
-    def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
-        with low.scope():
-            group(low.counter(i, 0, whole - width, width), width)
-        return []
-
-    if whole:
-        low.f.loop(0, whole, width, [], iteration, hint="columns")
-    if columns % width:
-        group(Index(whole), columns % width)
-    low.places[op.result] = place
+    low.cover(columns, width, "columns", group)
 
 
 def _columns(
@@ -69,11 +60,11 @@ def _columns(
     def steps(ks: list[Index], sums: list[Reg]) -> list[Reg]:
         """Column by column: in the order of memory, which is read ahead best so."""
         places = [k + affine.lane(width) for k in ks]
-        a = [low.vector_at(plan.a, (row, along), width) for along in places]
+        a = [low.vector_at(plan.a.value, (row, along), width) for along in places]
         out = []
         for c, total in enumerate(sums):
             for x, along in zip(a, places, strict=True):
-                total = f.fma(x, low.vector_at(plan.b, (along, start + c), width), total)
+                total = f.fma(x, low.vector_at(plan.b.value, (along, start + c), width), total)
             out.append(total)
         return out
 

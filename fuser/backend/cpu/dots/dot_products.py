@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from fuser.backend import text
 from fuser.backend.cpu.dots.amx import tile_dot
-from fuser.backend.cpu.dots.dot_plan import register_tile
 from fuser.backend.cpu.dots.operand_plan import PANEL, is_zero
-from fuser.backend.cpu.dots.operands import Operand, cover, left_operand, right_operand
+from fuser.backend.cpu.dots.operands import start_of
+from fuser.backend.cpu.dots.records import DotPlan
+from fuser.backend.cpu.dots.register_tile import register_tile
 from fuser.backend.cpu.lowering.lower import Lowering
 from fuser.backend.cpu.memory.storage import Memory
 from fuser.backend.text import Reg, integer
@@ -27,33 +28,27 @@ _INSTRUCTIONS = {
 }
 
 
-def lower_unit_dot(low: Lowering, op: ops.Dot, unit: DotUnit) -> None:
+def lower_unit_dot(low: Lowering, op: ops.Dot, plan: DotPlan, place: Memory) -> None:
     """Compute a dot into scratch."""
-    place = low.in_place.get(op) or low.allocate(op.result)
     zero = is_zero(low.known, op.acc)
     if not zero and low.places.get(op.acc) != place:
         low.fill(op.acc, place)
-    plan = low.known.dots[op]
-    if unit.name == "amx":
+    if plan.unit is not None and plan.unit.name == "amx":
         low.uses_tiles = True
-        tile_dot(low, op, unit, place)
+        tile_dot(low, op, plan, place)
     else:
-        left, right = left_operand(low, plan.a, unit), right_operand(low, plan.b, unit)
-        _vectors(low, op, unit, left, right, place, zero)
-    low.places[op.result] = place
+        _vectors(low, op, plan, place, zero)
 
 
-def _vectors(
-    low: Lowering, op: ops.Dot, unit: DotUnit, left: Operand, right: Operand, place: Memory,
-    zero: bool,
-) -> None:  # fmt: skip
+def _vectors(low: Lowering, op: ops.Dot, plan: DotPlan, place: Memory, zero: bool) -> None:
     """A register tile of accumulators; a step loads panels and broadcasts a group of each row.
 
     x86's instruction for bytes takes the left ones as unsigned: 128 was added to them, and 128
-    times the sum of every column is taken off: in front of all rows, or, where one register tile
-    has them all, behind it, as panels may be long and come from memory.
+    times the sum of every column is taken off: before all rows, or, where one register tile
+    has them all, after it, as panels may be long and come from memory.
     """
-    f = low.f
+    f, unit = low.f, plan.unit
+    assert unit is not None
     rows, columns = op.result.shape
     panels = -(-columns // PANEL)
     steps = -(-op.a.shape[1] // unit.depth)
@@ -91,8 +86,8 @@ def _vectors(
                 start = f.gep(place.pointer, low.index(address), "float")
                 cells += [f.gep(start, part, "float") for part in parts]
         starts = [text.zero(type) if zero else f.load(type, cell, 4) for cell in cells]
-        lines = [left.at(low, row + i) for i in range(high)]
-        sources = [right.at(low, panel + j) for j in range(wide)]
+        lines = [start_of(low, plan.a, row + i) for i in range(high)]
+        sources = [start_of(low, plan.b, panel + j) for j in range(wide)]
         across = wide * len(parts)
 
         def iteration(k: Reg, carried: list[Reg]) -> list[Reg]:
@@ -118,19 +113,19 @@ def _vectors(
     def across(panel: Index, wide: int) -> None:
         shifts: list[Reg] = []
         if ahead:
-            sources = [right.at(low, panel + j) for j in range(wide)]
+            sources = [start_of(low, plan.b, panel + j) for j in range(wide)]
             shifts = f.loop(
                 0, steps, 1, [text.zero(type)] * wide * len(parts),
                 lambda k, sums: summed(sums, loaded(sources, k)), hint="sums",
             )  # fmt: skip
-        cover(low, rows, high, "rows", lambda row, count: block(panel, wide, row, count, shifts))
+        low.cover(rows, high, "rows", lambda row, count: block(panel, wide, row, count, shifts))
 
-    cover(low, panels, wide, "panels", across)
+    low.cover(panels, wide, "panels", across)
 
 
 def _vector_tile(low: Lowering, unit: DotUnit, rows: int, panels: int) -> tuple[int, int, bool]:
-    """(rows, panels) of the register tile, and whether sums of columns are made in front of all
-    rows. A panel of several vectors stands alone."""
+    """(rows, panels) of the register tile, and whether sums of columns are made before all rows. A
+    panel of several vectors stands alone."""
     parts = PANEL * 32 // unit.bits
     high, wide = register_tile(low.target, rows, panels) if parts == 1 else (rows, 1)
     # What is encoded without AVX-512 reaches 16 registers.

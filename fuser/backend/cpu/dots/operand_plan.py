@@ -1,53 +1,148 @@
-"""Where the operands of a dot by tile or dot-product instructions lie.
+"""How dots read their operands: where they are, or from a copy that is made first.
 
-Such an instruction adds up groups of neighbours along k. The left operand is read row by row, k
-innermost; the right one in panels of 16 columns, the elements of a group together (`PANEL`).
-Memory that has this form is read as it is; anything else is copied to scratch first. So are left
-bytes for an instruction that takes them as unsigned ones: 128 is added to each in its copy.
+FMAs take vectors of one operand and elements of the other. What is dear to compute at its points,
+or lies across the vectors, is kept in scratch, in the order of axes that the vectors have.
+
+The instruction of a dot unit adds up groups of neighbours along k. The left operand is read row by
+row, k innermost; the right one in panels of 16 columns, the elements of a group together (`PANEL`).
+Memory that has this form is read as it is; anything else is packed. So are left bytes for an
+instruction that takes them as unsigned ones: 128 is added to each in its copy.
 """
 
 from __future__ import annotations
 
-from fuser.backend.cpu.analysis import kernel_facts
-from fuser.backend.cpu.analysis.kernel_facts import DotPlan, Facts, ImplicitIm2col, Packed
+from fuser.backend.cpu.analysis import affine, costs, kernel_facts
+from fuser.backend.cpu.analysis.kernel_facts import Facts
+from fuser.backend.cpu.dots.records import ImplicitIm2col, OperandPlan
+from fuser.backend.cpu.dots.register_tile import evaluated_once
 from fuser.backend.cpu.im2col.implicit_plan import find_implicit_im2col
 from fuser.base.target import DotUnit
 from fuser.tilegen import ops
-from fuser.tilegen.index import Index, Scalar, in_range
+from fuser.tilegen.index import in_range
 from fuser.tilegen.ir import Op, View
-from fuser.tilegen.value import INDEX, TileType, Value
+from fuser.tilegen.value import TileType, Value
 
 PANEL = 16
 SIGN = -128
 """A byte of the highest bit alone."""
 ROWS = 16
 """Rows of a tile register: tiles in scratch are padded to whole ones."""
+TILE_BYTES = 64
+"""Of a row of a tile register, and of a line of memory."""
+MOST_INLINE = 8
+"""Instructions of an operand computed in the loop over k where nothing is computed twice; more take
+the registers of sums."""
+
+
+# by FMAs, at points -------------------------------------------------------------------------------
+
+
+def widened(facts: Facts, op: ops.Dot, value: Value) -> Value:
+    """An operand in the accumulator's dtype."""
+    return value if value.dtype == op.result.dtype else _cast(facts, op, value)
+
+
+def _cast(facts: Facts, op: ops.Dot, value: Value) -> Value:
+    dtype = op.result.dtype
+    return facts.derive(op, value, ops.Cast(x=value, dtype=dtype), dtype, "wide")
+
+
+def broadcast_operand(
+    facts: Facts, op: ops.Dot, value: Value, right: bool, width: int
+) -> OperandPlan:
+    """An operand whose elements are broadcast; it is kept where they are dear."""
+    if broadcast_cost(facts, op, value, width) > 0:
+        keep(facts, value)
+    return OperandPlan(value, right)
+
+
+def vector_operand(facts: Facts, op: ops.Dot, value: Value, axis: int, width: int) -> OperandPlan:
+    """An operand that is loaded in vectors along an axis of its own; it is kept with this axis
+    innermost where they would be gathered, or are dear."""
+    order = (0, 1) if axis == 1 else (1, 0)
+    if _movable(facts, value):
+        facts.orders[value] = order
+        facts.pinned.add(value)
+    elif vector_cost(facts, op, value, axis, width) > 0:
+        if facts.kind(value) != "inline":
+            value = _cast(facts, op, value)
+        keep(facts, value, order)
+        facts.pinned.add(value)
+    return OperandPlan(value, axis == 1, axis)
+
+
+def keep(facts: Facts, value: Value, order: tuple[int, ...] | None = None) -> None:
+    """Make an inline value a memory tile; its innermost axis is the one cheapest to vectorise."""
+    if order is None:
+        facts.kinds[value] = "inline"
+        width = facts.target.lanes(max(32, value.dtype.bits))
+        axis, _ = costs.choose_axis(facts, value.shape, [value], width)
+        order = tuple(a for a in range(value.type.rank) if a != axis)
+        order += (axis,) if axis >= 0 else ()
+    facts.kinds[value] = "memory"
+    facts.orders[value] = order
+
+
+def _movable(facts: Facts, value: Value) -> bool:
+    """Whether a value is kept in memory anyway, in an order of axes that may still change."""
+    owner = facts.producers.get(value)
+    kept = facts.kind(value) == "memory" and isinstance(owner, kernel_facts.ELEMENTWISE | ops.Load)
+    return kept and value not in facts.pinned
+
+
+def _leaf_load(facts: Facts, value: Value) -> bool:
+    """Whether a value is only a load or a kept tile, seen through movement."""
+    while True:
+        if facts.kind(value) != "inline":
+            return True
+        op = facts.producers.get(value)
+        if isinstance(op, ops.Broadcast | ops.Permute | ops.Reshape):
+            value = op.x
+            continue
+        if isinstance(op, ops.Load):
+            plain = op.mask is None
+            return plain and not any(kernel_facts.lookups(index) for index in op.indices)
+        return isinstance(op, ops.Full)
+
+
+def reuse(facts: Facts, op: ops.Dot, value: Value) -> float:
+    """How many runs of the dot share one copy of an operand."""
+    owner = facts.producers.get(value)
+    made = facts.iterations[owner] if owner else facts.iterations[op]
+    return max(1.0, facts.iterations[op] / made)
+
+
+def broadcast_cost(facts: Facts, op: ops.Dot, value: Value, width: int) -> float:
+    """What copying the row operand costs; 0 if its elements can be broadcast where they are."""
+    if facts.kind(value) != "inline" or _leaf_load(facts, value):
+        return 0.0
+    return value.type.size * costs.tree_cost(facts, value) / width / reuse(facts, op, value)
+
+
+def vector_cost(facts: Facts, op: ops.Dot, value: Value, axis: int, width: int) -> float:
+    """What copying the vector operand costs; 0 if its vectors can be loaded where they are."""
+    if _movable(facts, value):
+        return 0.0
+    coords = costs.probe(value.shape, axis, width)
+    vectors_at = costs.lane_cost(facts, value, coords, width)
+    rows = op.result.shape[1 - axis]
+    compute = costs.tree_cost(facts, value)
+    most, loads = 2 if rows > 12 else 4, 1
+    if axis == 1 and evaluated_once(facts, op):
+        most, loads = MOST_INLINE, 2
+    if vectors_at <= 1 and facts.kind(value) != "inline":
+        return 0.0
+    if vectors_at <= loads and compute <= most:
+        return 0.0
+    copy = value.type.size / width * (compute + vectors_at)
+    return copy / reuse(facts, op, value) + 1
+
+
+# by dot units, in rows and panels -----------------------------------------------------------------
 
 
 def padded(extent: int, multiple: int) -> int:
     return -(-extent // multiple) * multiple
-
-
-def plan_unit_dot(facts: Facts, op: ops.Dot, unit: DotUnit) -> None:
-    """Decide the operands' copies; the result is a tile in scratch of whole rows and panels."""
-    window = None
-    whole = unit.name != "amx" or op.a.shape[0] % ROWS == 0
-    if rows_in_place(facts, op.a, unit) and (whole or is_zero(facts, op.acc)):
-        a = op.a
-    else:
-        accumulators = _accumulators(facts, op)
-        if accumulators == [op.result] and is_zero(facts, op.acc):
-            window = find_implicit_im2col(facts, op.a, unit)
-        a = _copy(facts, op, op.a, Packed(unit, False, window))
-    b = op.b if panels_in_place(facts, op.b, unit) else _copy(facts, op, op.b, Packed(unit, True))
-    for value in _accumulators(facts, op):
-        facts.orders[value] = (0, 1)
-        facts.pinned.add(value)
-        rows = window.rows if window else value.shape[0]
-        facts.extents[value] = (padded(rows, ROWS), padded(value.shape[1], PANEL))
-        if window:
-            facts.spaced[value] = (window.width, window.across)
-    facts.dots[op] = DotPlan(a, b, 1, 0, 0, unit)
 
 
 def is_zero(facts: Facts, value: Value) -> bool:
@@ -56,51 +151,50 @@ def is_zero(facts: Facts, value: Value) -> bool:
     return isinstance(made, ops.Full) and made.value == 0
 
 
-def _accumulators(facts: Facts, op: ops.Dot) -> list[Value]:
-    """The result, and the carried tile of a loop that it is the next value of."""
-    found = [op.result]
-    for loop in facts.producers.values():
-        if isinstance(loop, ops.For) and op.result in kernel_facts.yield_of(loop.body):
-            slot = kernel_facts.yield_of(loop.body).index(op.result)
-            found += [loop.body.params[1 + slot], loop.results[slot]]
-    return list(dict.fromkeys(found))
+def left_of_unit(facts: Facts, op: ops.Dot, unit: DotUnit, alone: bool) -> OperandPlan:
+    """Rows. alone: no loop goes on with the sums."""
+    zero, window = is_zero(facts, op.acc), None
+    if zero or unit.name != "amx" or op.a.shape[0] % ROWS == 0:
+        if step := _rows_in_place(facts, op.a, unit):
+            return OperandPlan(op.a, False, unit=unit, step=step)
+    if zero and alone:
+        window = find_implicit_im2col(facts, op.a, unit)
+    return _packed(facts, op, op.a, unit, False, window)
 
 
-def _copy(facts: Facts, op: ops.Dot, value: Value, packed: Packed) -> Value:
+def right_of_unit(facts: Facts, op: ops.Dot, unit: DotUnit) -> OperandPlan:
+    """Panels."""
+    if step := _panels_in_place(facts, op.b, unit):
+        return OperandPlan(op.b, True, unit=unit, step=step)
+    return _packed(facts, op, op.b, unit, True)
+
+
+def _packed(
+    facts: Facts, op: ops.Dot, source: Value, unit: DotUnit, right: bool,
+    window: ImplicitIm2col | None = None,
+) -> OperandPlan:  # fmt: skip
     """A copy for a unit, as a value of its own; dots of one operand share it."""
-    found = facts.copies.get((value, packed))
-    if found is not None:
-        facts.users[found].append(op)
-        return found
-    made = _unsigned(facts, value) if _flips(packed) else ops.Cast(x=value, dtype=value.dtype)
-    copy = Value(TileType(value.dtype, value.shape), f"{value.name}.packed")
-    made.results = (copy,)
-    facts.producers[copy] = made
-    # It belongs where the operand is, so that what a loop does not change is copied once.
-    facts.blocks[copy] = facts.blocks[value]
-    owner = facts.producers.get(value)
-    facts.iterations[made] = facts.iterations[owner] if owner else facts.iterations[op]
-    facts.parents[made] = facts.blocks[value]
-    facts.users.setdefault(value, []).append(made)
-    facts.users[copy] = [op]
-    facts.kinds[copy] = "memory"
-    facts.orders[copy] = (0, 1)
-    facts.packed[copy] = packed
-    rows, columns = value.shape
-    depth = packed.unit.depth
-    if packed.window is not None:
-        facts.implicit_im2col[copy] = packed.window
-        facts.extents[copy] = _room(packed.window)
-    elif packed.right:
-        facts.extents[copy] = (padded(rows, depth), padded(columns, PANEL))
+    for plan in facts.packed.values():
+        if (plan.source, plan.unit, plan.right, plan.window) == (source, unit, right, window):
+            facts.users[plan.value].append(op)
+            return plan
+    flips = unit.unsigned_left and not right
+    made = _unsigned(facts, source) if flips else ops.Cast(x=source, dtype=source.dtype)
+    value = facts.derive(op, source, made, source.dtype, "packed")
+    rows, columns = source.shape
+    if window is not None:
+        room, step = _room(window), window.channels * window.strides[1]
+    elif right:
+        room = (padded(rows, unit.depth), padded(columns, PANEL))
+        step = room[0] * PANEL
     else:
-        facts.extents[copy] = (padded(rows, ROWS), padded(columns, depth))
-    facts.copies[value, packed] = copy
-    return copy
-
-
-def _flips(packed: Packed) -> bool:
-    return packed.unit.unsigned_left and not packed.right
+        room = (padded(rows, ROWS), padded(columns, unit.depth))
+        step = room[1]
+    facts.kinds[value], facts.orders[value], facts.extents[value] = "memory", (0, 1), room
+    facts.packed[value] = OperandPlan(
+        value, right, unit=unit, step=step, source=source, window=window
+    )
+    return facts.packed[value]
 
 
 def _unsigned(facts: Facts, value: Value) -> Op:
@@ -117,54 +211,30 @@ def _unsigned(facts: Facts, value: Value) -> Op:
 
 def _room(window: ImplicitIm2col) -> tuple[int, int]:
     """Pixels and channels of a copy of an image. Tiles that hang over the last row of the result
-    read on behind the pixels under it."""
+    read on after the pixels under it."""
     pixels = window.copied // window.channels
     over = padded(window.rows, ROWS) - window.rows
     return pixels + over * window.strides[1], window.channels
 
 
-def _counter(extent: int) -> Index:
-    value = Value(TileType(INDEX), "any", 0, max(0, extent - 1))
-    return Index(0, ((Scalar(value), 1),)) if extent > 1 else Index(0)
-
-
-def _linear(address: Index, steps: list[tuple[Index, int | None]]) -> list[int] | None:
-    """The step of each counter in an address that is a sum of them; None if it is not, or if a
-    step is not the one that is wanted (None: any)."""
-    found = []
-    for counter, wanted in steps:
-        step = wanted or 0
-        if counter.terms:
-            step = address.coefficient(counter.terms[0][0])
-            address = address - counter * step
-        if wanted is not None and step != wanted:
-            return None
-        found.append(step)
-    counters = {value for counter, _ in steps for value in counter.values()}
-    return None if counters & set(address.values()) else found
-
-
 def _plain_load(facts: Facts, value: Value, unit: DotUnit) -> ops.Load | None:
     """The load of the unit's dtype that a value is, if none of its elements is out of bounds."""
-    op = facts.producers.get(value)
-    if not isinstance(op, ops.Load) or facts.kind(value) != "inline":
-        return None
-    if op.mask is not None or any(kernel_facts.lookups(index) for index in op.indices):
-        return None
-    inside = op.pad is None or all(map(in_range, op.indices, op.view.shape))
-    return op if inside and op.view.dtype.name == unit.dtype else None
+    op = kernel_facts.direct_load(facts, value, unit.dtype)
+    inside = op is not None and (op.pad is None or all(map(in_range, op.indices, op.view.shape)))
+    return op if inside else None
 
 
-def rows_in_place(facts: Facts, value: Value, unit: DotUnit) -> int:
+def _rows_in_place(facts: Facts, value: Value, unit: DotUnit) -> int:
     """Elements between the rows of a left operand that can be read where it is; 0 if it cannot."""
-    if unit.unsigned_left:
-        return 0
     load = _plain_load(facts, value, unit)
     rows, depth = value.shape
-    if load is None or depth % unit.depth or (unit.name == "amx" and rows < ROWS):
+    if load is None or unit.unsigned_left or depth % unit.depth:
         return 0
-    row, k = _counter(rows), _counter(depth)
-    steps = _linear(kernel_facts.address_of(facts, load, (row, k)), [(row, None), (k, 1)])
+    if unit.name == "amx" and rows < ROWS:
+        return 0
+    row, k = affine.any_counter(rows), affine.any_counter(depth)
+    address = kernel_facts.address_of(facts, load, (row, k))
+    steps = affine.steps_of(address, (row, k), (None, 1))
     return 0 if steps is None else max(steps[0], depth)
 
 
@@ -177,15 +247,15 @@ def _whole_panels(view: View, depth: int, columns: int, unit: DotUnit) -> bool:
     return view.buffer.role == "constant" and tuple(view.shape[1:]) == packed
 
 
-def panels_in_place(facts: Facts, value: Value, unit: DotUnit) -> int:
+def _panels_in_place(facts: Facts, value: Value, unit: DotUnit) -> int:
     """Elements between the panels of a right operand that has them already; 0 if it has not."""
     load = _plain_load(facts, value, unit)
     depth, columns = value.shape
     if load is None or not _whole_panels(load.view, depth, columns, unit):
         return 0
-    step, part = _counter(-(-depth // unit.group)), _counter(unit.group)
-    panel, lane = _counter(-(-columns // PANEL)), _counter(PANEL)
+    extents = (-(-columns // PANEL), -(-depth // unit.group), PANEL, unit.group)
+    counters = panel, step, lane, part = [affine.any_counter(extent) for extent in extents]
     point = (step * unit.group + part, panel * PANEL + lane)
-    wanted = [(part, 1), (lane, unit.group), (step, PANEL * unit.group), (panel, None)]
-    steps = _linear(kernel_facts.address_of(facts, load, point), wanted)
-    return 0 if steps is None else max(steps[3], padded(depth, unit.depth) * PANEL)
+    address = kernel_facts.address_of(facts, load, point)
+    steps = affine.steps_of(address, counters, (None, PANEL * unit.group, unit.group, 1))
+    return 0 if steps is None else max(steps[0], padded(depth, unit.depth) * PANEL)

@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 from fuser.backend import text
 from fuser.backend.cpu.analysis import affine, costs
-from fuser.backend.cpu.analysis.kernel_facts import Packed
-from fuser.backend.cpu.dots.operand_plan import PANEL, SIGN
-from fuser.backend.cpu.dots.operands import TILE_BYTES, cover
+from fuser.backend.cpu.dots.operand_plan import PANEL, SIGN, TILE_BYTES
+from fuser.backend.cpu.dots.records import OperandPlan
 from fuser.backend.cpu.im2col.explicit import fill_im2col
 from fuser.backend.cpu.im2col.implicit import fill_implicit_im2col
 from fuser.backend.cpu.loops import register_transpose
@@ -24,28 +23,29 @@ from fuser.tilegen.index import Index
 from fuser.tilegen.value import Value
 
 
-def fill_packed(low: Lowering, value: Value, place: Memory, packed: Packed) -> None:
-    """Write an operand to scratch in the form that its unit reads."""
-    source = low.known.producers[value].operands()[0]
-    if packed.window is not None:
-        fill_implicit_im2col(low, value, source, place)
+def fill_packed(low: Lowering, plan: OperandPlan, place: Memory) -> None:
+    """Write a copy of an operand to scratch in the form that its unit reads."""
+    value, source, unit = plan.value, plan.source, plan.unit
+    assert source is not None and unit is not None
+    if plan.window is not None:
+        fill_implicit_im2col(low, source, plan.window, place)
         return
-    if not packed.right:
-        flips = SIGN if packed.unit.unsigned_left else 0
-        if not fill_im2col(low, value, source, place, flips):
+    if not plan.right:
+        flips = SIGN if unit.unsigned_left else 0
+        if not fill_im2col(low, source, place, flips):
             low.fill(value, place)
         _clear_rows(low, value, place)
         return
-    along_n = costs.lane_cost(low.known, source, costs.probe(value.shape, 1, PANEL), PANEL)
-    along_k = costs.lane_cost(low.known, source, costs.probe(value.shape, 0, PANEL), PANEL)
-    if along_k < along_n:
-        _fill_transposed(low, value, source, place, packed.unit)
-    else:
-        _fill_panels(low, value, source, place, packed.unit)
+    along_n, along_k = (
+        costs.lane_cost(low.known, source, costs.probe(value.shape, axis, PANEL), PANEL)
+        for axis in (1, 0)
+    )
+    pack = _pack_transposed if along_k < along_n else _pack_rows
+    pack(low, source, unit, place, plan.step // PANEL)
 
 
 def _clear_rows(low: Lowering, value: Value, place: Memory) -> None:
-    """Zeros behind the last k of every row."""
+    """Zeros after the last k of every row."""
     rows, depth = value.shape
     spare = place.strides[0] - depth
     if not spare:
@@ -62,7 +62,7 @@ def _clear_rows(low: Lowering, value: Value, place: Memory) -> None:
 
 
 def _widened(low: Lowering, reg: Reg, lanes: int) -> Reg:
-    """A vector with zeros behind its last lane."""
+    """A vector with zeros after its last lane."""
     have = text.lanes(reg.type)
     if have == lanes:
         return reg
@@ -73,12 +73,11 @@ def _widened(low: Lowering, reg: Reg, lanes: int) -> Reg:
     return low.f.shuffle(reg, text.zero(reg.type), order)
 
 
-def _fill_panels(low: Lowering, value: Value, source: Value, place: Memory, unit: DotUnit) -> None:
-    """From vectors along n: the rows of a group are interleaved."""
+def _pack_rows(low: Lowering, source: Value, unit: DotUnit, place: Memory, extent: int) -> None:
+    """Panels of `extent` rows from vectors along n: the rows of a group are interleaved."""
     f = low.f
-    depth, columns = value.shape
-    extent = low.known.extents[value][0]
-    bits = f"i{value.dtype.bits}"  # LLVM has no code for some shuffles of bfloat
+    depth, columns = source.shape
+    bits = f"i{source.dtype.bits}"  # LLVM has no code for some shuffles of bfloat
 
     def store(panel: Index, k: Index, regs: list[Reg]) -> None:
         regs = regs + [text.zero(regs[0].type)] * (unit.group - len(regs))
@@ -88,7 +87,7 @@ def _fill_panels(low: Lowering, value: Value, source: Value, place: Memory, unit
             order = [i // 2 + i % 2 * count for i in range(2 * count)]
             regs = [f.shuffle(regs[i], regs[i + half], order) for i in range(half)]
         address = panel * (extent * PANEL) + k * PANEL
-        pointer = f.gep(place.pointer, low.index(address), value.dtype.llvm)
+        pointer = f.gep(place.pointer, low.index(address), source.dtype.llvm)
         f.store(regs[0], pointer, TILE_BYTES)
 
     def panels(panel: Index, lanes: int) -> None:
@@ -99,7 +98,7 @@ def _fill_panels(low: Lowering, value: Value, source: Value, place: Memory, unit
             plain = [f.convert("bitcast", reg, text.like(reg.type, bits)) for reg in regs]
             store(panel, k, [_widened(low, reg, PANEL) for reg in plain])
 
-        cover(low, depth, unit.group, "groups", groups)
+        low.cover(depth, unit.group, "groups", groups)
         for k in range(-(-depth // unit.group) * unit.group, extent, unit.group):
             zero = text.zero(text.vector(bits, PANEL))
             store(panel, Index(k), [zero])
@@ -109,19 +108,19 @@ def _fill_panels(low: Lowering, value: Value, source: Value, place: Memory, unit
 
 def _over_panels(low: Lowering, columns: int, body: Callable[[Index, int], None]) -> None:
     """Call body(panel, columns of it) for the panels of a right operand."""
-    cover(low, columns // PANEL, 1, "panels", lambda panel, _: body(panel, PANEL))
+    low.cover(columns // PANEL, 1, "panels", lambda panel, _: body(panel, PANEL))
     if columns % PANEL:
         with low.scope():
             body(Index(columns // PANEL), columns % PANEL)
 
 
-def _fill_transposed(
-    low: Lowering, value: Value, source: Value, place: Memory, unit: DotUnit
+def _pack_transposed(
+    low: Lowering, source: Value, unit: DotUnit, place: Memory, extent: int
 ) -> None:
-    """From vectors along k, one a column: squares of 16 columns by 16 groups are transposed."""
+    """Panels of `extent` rows from vectors along k, one a column: squares of 16 columns by 16
+    groups are transposed."""
     f = low.f
-    depth, columns = value.shape
-    extent = low.known.extents[value][0]
+    depth, columns = source.shape
     width = PANEL * unit.group
     words = text.vector("i32", PANEL)
 
@@ -132,17 +131,17 @@ def _fill_transposed(
                 if column < count:
                     point = (k + affine.lane(lanes), panel * PANEL + column)
                     reg = low.vector_at(source, point, lanes)
-                    reg = f.convert("bitcast", reg, text.like(reg.type, f"i{value.dtype.bits}"))
+                    reg = f.convert("bitcast", reg, text.like(reg.type, f"i{source.dtype.bits}"))
                     reg = _widened(low, reg, width)
                     lines.append(f.convert("bitcast", reg, words))
                 else:
                     lines.append(text.zero(words))
             start = low.index(panel * (extent * PANEL) + k * PANEL)
-            pointer = f.gep(place.pointer, start, value.dtype.llvm)
+            pointer = f.gep(place.pointer, start, source.dtype.llvm)
             left = PANEL if lanes == width else (extent - depth + lanes) // unit.group
             for i, reg in enumerate(register_transpose.transpose(f, lines)[:left]):
                 f.store(reg, f.gep(pointer, i * TILE_BYTES), TILE_BYTES)
 
-        cover(low, depth, width, "squares", squares)
+        low.cover(depth, width, "squares", squares)
 
     _over_panels(low, columns, panels)

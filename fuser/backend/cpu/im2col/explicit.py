@@ -23,7 +23,7 @@ MOST_LOADS = 64
 WIDEST_BYTES = 64
 
 
-def fill_im2col(low: Lowering, value: Value, source: Value, place: Memory, flips: int = 0) -> bool:
+def fill_im2col(low: Lowering, source: Value, place: Memory, flips: int = 0) -> bool:
     """Copy a [rows, k] tile to scratch, run by run; False where it has no runs or needs none.
     flips: bits of every element that change."""
     pieces = _pieces(low, source)
@@ -32,17 +32,17 @@ def fill_im2col(low: Lowering, value: Value, source: Value, place: Memory, flips
 
     def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
         with low.scope():
-            row = low.counter(i, 0, value.shape[0] - 1)
+            row = low.counter(i, 0, source.shape[0] - 1)
             for start, lanes in pieces:
                 point = (row, Index(start) + affine.lane(lanes))
                 reg = low.vector_at(source, point, lanes)
                 if flips:
-                    mask = low.f.splat(text.integer(flips, value.dtype.llvm), lanes)
+                    mask = low.f.splat(text.integer(flips, source.dtype.llvm), lanes)
                     reg = low.f.binary("xor", reg, mask)
-                low.write(place.pointer, value.dtype, low.memory_address(place, point), reg, lanes)
+                low.write(place.pointer, source.dtype, low.memory_address(place, point), reg, lanes)
         return []
 
-    low.f.loop(0, value.shape[0], 1, [], iteration, hint="runs")
+    low.f.loop(0, source.shape[0], 1, [], iteration, hint="runs")
     return True
 
 

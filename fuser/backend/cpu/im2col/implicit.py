@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from fuser.backend.cpu.analysis import affine
-from fuser.backend.cpu.analysis.kernel_facts import ImplicitIm2col
+from fuser.backend.cpu.dots.records import ImplicitIm2col
 from fuser.backend.cpu.lowering.lower import Lowering
 from fuser.backend.cpu.memory.storage import Memory
 from fuser.backend.text import Reg
@@ -30,9 +30,10 @@ LANES = 32
 """Elements of 16 bits that are copied at once."""
 
 
-def fill_implicit_im2col(low: Lowering, value: Value, source: Value, place: Memory) -> None:
+def fill_implicit_im2col(
+    low: Lowering, source: Value, window: ImplicitIm2col, place: Memory
+) -> None:
     """Copy the image under a block to scratch, line by line."""
-    window = low.known.implicit_im2col[value]
     load = low.known.producers[source]
     assert isinstance(load, ops.Load)
     starts = [low.resolve(index, (Index(0), Index(0))) for index in load.indices]
@@ -58,10 +59,10 @@ def fill_implicit_im2col(low: Lowering, value: Value, source: Value, place: Memo
 
             def piece(c: Index, lanes: int = lanes) -> None:
                 reg = low.read(
-                    low.buffers[load.view.buffer], value.dtype, base + c + affine.lane(lanes),
+                    low.buffers[load.view.buffer], source.dtype, base + c + affine.lane(lanes),
                     lanes, conditions, load.pad or 0,
                 )  # fmt: skip
-                low.write(place.pointer, value.dtype, target + c + affine.lane(lanes), reg, lanes)
+                low.write(place.pointer, source.dtype, target + c + affine.lane(lanes), reg, lanes)
 
             piece(Index(start))
 

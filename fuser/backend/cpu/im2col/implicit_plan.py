@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import gcd
 
-from fuser.backend.cpu.analysis import kernel_facts
-from fuser.backend.cpu.analysis.kernel_facts import Facts, ImplicitIm2col
+from fuser.backend.cpu.analysis import affine, kernel_facts
+from fuser.backend.cpu.analysis.kernel_facts import Facts
+from fuser.backend.cpu.dots.records import ImplicitIm2col
 from fuser.base.target import DotUnit
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
-from fuser.tilegen.index import Index, Scalar, in_range
-from fuser.tilegen.value import INDEX, TileType, Value
+from fuser.tilegen.index import Index, in_range
+from fuser.tilegen.value import Value
 
 MOST_TAPS = 11
 """Along a line of a window."""
@@ -22,12 +23,8 @@ MOST_WASTE = 1.5
 
 def find_implicit_im2col(facts: Facts, value: Value, unit: DotUnit) -> ImplicitIm2col | None:
     """How an operand slides over an image in memory; None if it does not, or if that is no gain."""
-    load = facts.producers.get(value)
-    if unit.name != "amx" or not isinstance(load, ops.Load) or facts.kind(value) != "inline":
-        return None
-    if load.mask is not None or load.view.dtype.name != unit.dtype:
-        return None
-    if any(kernel_facts.lookups(i) for i in load.indices):
+    load = kernel_facts.direct_load(facts, value, unit.dtype)
+    if unit.name != "amx" or load is None:
         return None
     rows, depth = value.shape
     if is_symbolic(rows, depth, *load.view.shape, *load.view.strides):
@@ -51,30 +48,19 @@ def _divided(line: int, depth: int) -> Iterator[int]:
             yield line // parts
 
 
-def _counter(extent: int) -> Index:
-    value = Value(TileType(INDEX), "any", 0, max(0, extent - 1))
-    return Index(0, ((Scalar(value), 1),)) if extent > 1 else Index(0)
-
-
 def _match(
     facts: Facts, load: ops.Load, sizes: tuple[int, int, int], shape: tuple[int, int]
 ) -> ImplicitIm2col | None:
     """The window, if rows of `width` pixels and taps of `channels` along `line` explain a load."""
     width, line, channels = sizes
     high, taps = shape[0] // width, (shape[1] // line, line // channels)
-    y, x = _counter(high), _counter(width)
-    i, j, c = _counter(taps[0]), _counter(taps[1]), _counter(channels)
+    extents = (high, width, *taps, channels)
+    counters = y, x, i, j, c = [affine.any_counter(extent) for extent in extents]
     point = (y * width + x, i * line + j * channels + c)
     steps: list[list[int]] = []
     for index in load.indices:
-        rest = kernel_facts.resolve(facts, index, point)
-        found = []
-        for counter in (y, x, i, j, c):
-            step = rest.coefficient(counter.terms[0][0]) if counter.terms else 0
-            rest = rest - counter * step
-            found.append(step)
-        used = {value for counter in (y, x, i, j, c) for value in counter.values()}
-        if used & set(rest.values()):
+        found = affine.steps_of(kernel_facts.resolve(facts, index, point), counters)
+        if found is None:
             return None
         steps.append(found)
     down = _ratio([(s[0], s[2]) for s in steps])

@@ -170,6 +170,23 @@ class Nests(Values):
         """Whether this function has loops over tiles, around dots and nests alike."""
         return any(block.label.startswith("for.") for block in self.f.blocks)
 
+    def cover(self, extent: int, size: int, hint: str, body: Callable[[Index, int], None]) -> None:
+        """Call body(start, size) for whole blocks of an extent, in a loop, and for what is left."""
+        whole = extent // size
+        if whole == 1:
+            body(Index(0), size)
+        elif whole:
+
+            def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
+                with self.scope():
+                    body(self.counter(i, 0, (whole - 1) * size, size), size)
+                return []
+
+            self.f.loop(0, whole * size, size, [], iteration, hint=hint)
+        if extent % size:
+            with self.scope():
+                body(Index(whole * size), extent % size)
+
     def cells(self, shape: tuple[int, ...]) -> list[tuple[Point, int]]:
         """The points of a register tile: every row, every vector of the last axis."""
         rows: list[Point] = [()]

@@ -94,7 +94,7 @@ def _require_outside(low: Lowering, block: Block) -> None:
                 wanted[operand] = None
         if isinstance(op, ops.Dot):
             plan = low.known.dots[op]
-            for operand in (plan.a, plan.b):
+            for operand in (plan.a.value, plan.b.value):
                 owner = low.known.blocks[operand]
                 if owner is not block and not _within(owner, block):
                     wanted[operand] = None

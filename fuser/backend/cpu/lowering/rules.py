@@ -21,7 +21,7 @@ def _materialise(low: Lowering, op: Op) -> None:
     if packed is None:
         low.fill(value, place)
     else:
-        packing.fill_packed(low, value, place, packed)
+        packing.fill_packed(low, packed, place)
     low.places[value] = place
 
 
