@@ -1,4 +1,5 @@
-"""Operands whose memory a result may take: what a matmul adds to its sums, as a residual.
+"""Results that take the memory of what they are made of: of what a matmul adds, as a residual; of
+the carried tile that a dot updates.
 
     acc = dot ...; r = load &res, [i, j]; store &out, [i, j], acc + r
 
@@ -9,7 +10,7 @@ kernel is right either way; where memory is planned (fuser/runtime/program.py) t
 
 from __future__ import annotations
 
-from fuser.backend.cpu.analysis.kernel_facts import ELEMENTWISE, Facts
+from fuser.backend.cpu.analysis.kernel_facts import ELEMENTWISE, Facts, yield_of
 from fuser.graph import walks
 from fuser.graph.sizes import same
 from fuser.tilegen import ops
@@ -70,3 +71,61 @@ def _one_view(a: View, b: View) -> bool:
     pairs = [(a.offset, b.offset), (len(a.shape), len(b.shape))]
     pairs += [*zip(a.shape, b.shape, strict=False), *zip(a.strides, b.strides, strict=False)]
     return all(same(x, y) for x, y in pairs)
+
+
+def updated_tile(facts: Facts, op: ops.Dot) -> Value | None:
+    """The tile carried by the loop around a dot that the dot updates, and alone reads: it writes
+    where the tile is."""
+    loop = facts.owners.get(facts.parents[op])
+    if not isinstance(loop, ops.For):
+        return None
+    carried = zip(loop.body.params[1:], yield_of(loop.body), strict=True)
+    found = [param for param, arg in carried if arg is op.result and _updates(facts, op, param)]
+    return found[-1] if found else None
+
+
+def _updates(facts: Facts, op: ops.Dot, param: Value) -> bool:
+    """Whether a dot alone reads a carried tile, in its accumulator, element by element."""
+    if facts.kind(param) != "memory" or facts.strides(op.result) != facts.strides(param):
+        return False
+    if not reads(facts, op.acc, param):
+        return False
+    # Every use of the tile must be inside the accumulator's tree.
+    inside: set[Op] = {op}
+    for value in walks.reachable([op.acc], lambda v: () if v is param else _inline(facts, v)):
+        owner = facts.producers.get(value)
+        if owner is not None and facts.kind(value) == "inline" and value is not param:
+            inside.add(owner)
+    reached = {param}
+    for user in facts.parents[op].walk():
+        if not any(operand in reached for operand in user.operands()):
+            continue
+        if user in inside:
+            reached.update(() if user is op else user.results)
+        elif (
+            not isinstance(user, ops.Yield)
+            or op.result not in user.args
+            or any(value in reached and value is not op.result for value in user.args)
+        ):
+            return False
+    return op.a not in reached and op.b not in reached
+
+
+def _inline(facts: Facts, value: Value) -> tuple[Value, ...]:
+    """What an inline value is evaluated from."""
+    op = facts.producers.get(value)
+    return op.operands() if op and facts.kind(value) == "inline" else ()
+
+
+def reads(facts: Facts, value: Value, param: Value) -> bool | None:
+    """Whether the inline tree of `value` reads `param`, everywhere element by element; None where
+    it reads it in another way."""
+
+    def operands(state: tuple[Value, bool]) -> list[tuple[Value, bool]]:
+        current, elementwise = state
+        simple = isinstance(facts.producers.get(current), ELEMENTWISE)
+        found = () if current is param else _inline(facts, current)
+        return [(operand, elementwise and simple) for operand in found]
+
+    ways = [how for v, how in walks.reachable([(value, True)], operands) if v is param]
+    return None if not all(ways) else bool(ways)

@@ -6,7 +6,8 @@ The result goes to scratch as a whole, or block by block into the stores that al
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from fuser.backend.cpu.analysis import kernel_facts
 from fuser.backend.cpu.analysis.decisions import Nest
@@ -25,8 +26,8 @@ from fuser.tilegen.index import Index, minimum
 from fuser.tilegen.ir import Block, Op
 from fuser.tilegen.value import Value
 
-Finish = Callable[[Index, Index, int], None]
-"""Called with the first row and column of 16 rows of a block, and its columns."""
+Finish = Callable[[Memory, Index, Index, int], None]
+"""Called with the place of 16 rows of a block, their first row and column, and the columns."""
 STRIP_BYTES = 128 << 10
 """Of panels that are read again for every two tiles of rows, for results in the order of memory."""
 
@@ -100,10 +101,9 @@ def tile_dot(
             f.call_void("llvm.x86.tilestored64", tile(number), pointer, apart)
         if finish is not None:
             for i, start in enumerate(starts):
-                low.places[op.result] = Memory(
-                    place.pointer, place.strides, origin=(start - i * ROWS, panel * PANEL)
-                )
-                finish(start, panel * PANEL, wide * PANEL)
+                column = panel * PANEL
+                origin = (start - i * ROWS, column)
+                finish(replace(place, origin=origin), start, column, wide * PANEL)
 
     tiles, panels = -(-rows // ROWS), -(-columns // PANEL)
 
@@ -119,50 +119,49 @@ def tile_dot(
         low.cover(panels, 2, "panels", across)
 
 
-def store_by_blocks(low: Lowering, first: ops.Store, block: Block) -> bool:
-    """Emit the stores that alone read a matmul as its blocks are done; False where there is no
-    such matmul."""
+def store_by_blocks(low: Lowering, first: ops.Store, block: Block) -> Sequence[ops.Store]:
+    """Emit the stores that alone read a matmul as its blocks are done, and give them; none where
+    there is no such matmul."""
     op = _dot_of(low, first.value)
     if op is None or low.known.parents[op] is not block or op.result in low.places:
-        return False
+        return ()
     plan = low.known.dots[op]
-    unit, stores = plan.unit, _readers(low, op, block)
+    unit, stores = plan.unit, _readers(low, op, first, block)
     if unit is None or unit.name != "amx" or stores is None or stores[0] is not first:
-        return False
+        return ()
     rows, columns = op.result.shape
     whole = rows >= ROWS and columns % PANEL == 0 and plan.a.window is None
     if not whole or not is_zero(low.known, op.acc) or conditions_of(low, stores):
-        return False
+        return ()
     for operand in (plan.a, plan.b):
         low.require(operand.value)
     for store in stores:
         _require_rest(low, store.value, op.result)
         low.require_indices(store)
-    low.uses_tiles = True
     low.tiles.append(4 * ROWS * PANEL * 4)
     place = Memory(Reg("ptr", f"%t{len(low.tiles) - 1}"), (2 * PANEL, 1))
     values = [store.value for store in stores]
 
-    def finish(row: Index, column: Index, wide: int) -> None:
+    def finish(part: Memory, row: Index, column: Index, wide: int) -> None:
+        local = {op.result: part}
+
         def moved(coords: Point) -> Point:
             return row + coords[0], column + coords[1]
 
         def body(coords: Point, lanes: int) -> None:
             for store in stores:
-                low.store_at(store, moved(coords), lanes)
+                low.store_at(store, moved(coords), lanes, local)
 
         with low.scope():
             width = low.width_for(values)
             low.nest(
                 (ROWS, wide), 1, width, body,
                 Nest("store", tuple(values), (ROWS, wide), 1, width), values=values,
-                hoist=lambda coords: [(value, moved(coords)) for value in values],
+                hoist=lambda coords: [(value, moved(coords)) for value in values], local=local,
             )  # fmt: skip
 
     tile_dot(low, op, plan, place, finish)
-    del low.places[op.result]
-    low.stored.update(stores)
-    return True
+    return stores
 
 
 def _dot_of(low: Lowering, value: Value) -> ops.Dot | None:
@@ -178,9 +177,9 @@ def _dot_of(low: Lowering, value: Value) -> ops.Dot | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _readers(low: Lowering, op: ops.Dot, block: Block) -> list[ops.Store] | None:
+def _readers(low: Lowering, op: ops.Dot, first: ops.Store, block: Block) -> list[ops.Store] | None:
     """The stores that read a dot's result through maps and casts, in order; None where something
-    else reads it, or where they are not the next effects of the block."""
+    else reads it, or where they are not the next effects of the block, from `first` on."""
     stores: set[ops.Store] = set()
 
     def moved(user: Op) -> bool:
@@ -201,7 +200,8 @@ def _readers(low: Lowering, op: ops.Dot, block: Block) -> list[ops.Store] | None
         return None
     if any(overlapping(item.view.buffer) in low.known.changing for item in stores):
         return None
-    effects = [op for op in block.ops if op.has_effect and op not in low.stored]
+    rest = block.ops[block.ops.index(first) :]
+    effects = [op for op in rest if op.has_effect]
     ordered = [store for store in block.ops if isinstance(store, ops.Store) and store in stores]
     apart = all(kernel_facts.apart(a, b) for i, a in enumerate(ordered) for b in ordered[i + 1 :])
     blocks = all(low.known.parents[store] is block for store in stores)

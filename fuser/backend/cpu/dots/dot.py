@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuser.backend.cpu.analysis import affine
+from fuser.backend.cpu.analysis.in_place import updated_tile
 from fuser.backend.cpu.dots import dot_along_k
 from fuser.backend.cpu.dots.dot_products import lower_unit_dot
 from fuser.backend.cpu.dots.records import DotPlan
 from fuser.backend.cpu.lowering.lower import Lowering
-from fuser.backend.cpu.memory.storage import Cells, Memory, Point
+from fuser.backend.cpu.memory.storage import Cells, Memory, Place, Point
 from fuser.backend.cpu.prefetch.next_rows import row_prefetches
 from fuser.backend.cpu.prefetch.prefetch import Prefetch
 from fuser.backend.cpu.prefetch.streams import stream_prefetch
@@ -23,11 +24,12 @@ from fuser.backend.text import Reg
 from fuser.errors import LoweringError
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
+from fuser.tilegen.value import Value
 
 Chunk = tuple[Index, int]
 
 
-def lower_dot(low: Lowering, op: ops.Dot) -> None:
+def lower_dot(low: Lowering, op: ops.Dot) -> dict[Value, Place]:
     """Compute a dot into registers (its tile is one register tile) or into scratch."""
     plan = low.known.dots[op]
     if op.codes:
@@ -36,16 +38,17 @@ def lower_dot(low: Lowering, op: ops.Dot) -> None:
         low.require(operand)
     if low.known.kind(op.result) == "registers":
         compute = dot_along_k.cells if plan.along_k else _cells
-        low.keep_cells(op.result, Cells(compute(low, op, plan)))
-        return
-    place = low.in_place.get(op) or low.allocate(op.result)
+        return {op.result: low.place_cells(op.result, Cells(compute(low, op, plan)))}
+    tile = updated_tile(low.known, op)
+    place = low.allocate(op.result) if tile is None else low.places[tile]
+    assert isinstance(place, Memory)
     if plan.unit is not None:
         lower_unit_dot(low, op, plan, place)
     elif plan.along_k:
         dot_along_k.fill(low, op, plan, place)
     else:
         _blocks(low, op, plan, place)
-    low.places[op.result] = place
+    return {op.result: place}
 
 
 def _cells(low: Lowering, op: ops.Dot, plan: DotPlan) -> dict[Point, Reg]:
@@ -103,8 +106,7 @@ def _one(
     accs = [low.vector_at(op.acc, coords, lanes) for coords, lanes in points]
     regs = _tile(low, op, plan, rows, chunks, accs, _streamed(low, op, plan, rows, chunks))
     for (coords, lanes), reg in zip(points, regs, strict=True):
-        address = low.memory_address(place, coords)
-        low.write(place.pointer, op.result.dtype, address, reg, lanes)
+        low.write_at(place, op.result.dtype, coords, reg, lanes)
 
 
 def _streamed(

@@ -43,8 +43,7 @@ def fill(low: Lowering, op: ops.Dot, plan: DotPlan, place: Memory) -> None:
             with low.scope():
                 coords = (Index(row), start + affine.lane(lanes))
                 sums = _columns(low, op, plan, coords, lanes, width)
-                address = low.memory_address(place, coords)
-                low.write(place.pointer, op.result.dtype, address, sums, lanes)
+                low.write_at(place, op.result.dtype, coords, sums, lanes)
 
     low.cover(columns, width, "columns", group)
 

@@ -34,7 +34,6 @@ def lower_unit_dot(low: Lowering, op: ops.Dot, plan: DotPlan, place: Memory) -> 
     if not zero and low.places.get(op.acc) != place:
         low.fill(op.acc, place)
     if plan.unit is not None and plan.unit.name == "amx":
-        low.uses_tiles = True
         tile_dot(low, op, plan, place)
     else:
         _vectors(low, op, plan, place, zero)

@@ -1,20 +1,19 @@
 """Edges: where, along the vectorised axis of a loop, the bounds end that only the run knows.
 
 A tile of 1024 may stand over rows of n elements, n any number up to 1024. Below the edge bounds
-hold and loads are plain; only the vectors behind it need masks:
+hold and loads are plain; only the vectors after it need masks:
 
     for i in 0, 16, .. below n rounded down:  f(x[i : i + 16])
     for i up to 1024:                         f(x[i : i + 16], masked)
 
-A fold stops at the edge where what comes behind it is the identity of the fold. That is asked when
-the kernel runs, of one element: behind the edge of `sum(exp(x - max(x)))`, where x is padded with
+A fold stops at the edge where what comes after it is the identity of the fold. That is asked when
+the kernel runs, of one element: beyond the edge of `sum(exp(x - max(x)))`, where x is padded with
 -inf, they are all exp(-inf - max(x)), which is 0 unless the row is of NaN or -inf, or empty.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fuser.backend import text
@@ -23,7 +22,7 @@ from fuser.backend.cpu.lowering import maps
 from fuser.backend.cpu.lowering.emitter import Condition, Fact
 from fuser.backend.cpu.lowering.values import Values, Wanted
 from fuser.backend.cpu.memory.bounds import symbolic
-from fuser.backend.cpu.memory.storage import Point
+from fuser.backend.cpu.memory.storage import Local, Point, unwritten
 from fuser.backend.text import Reg
 from fuser.graph import walks
 from fuser.graph.sizes import certain, is_symbolic, same
@@ -46,7 +45,7 @@ class Edge:
 
 
 def find_edge(
-    low: Values, wanted: Callable[[Index], Sequence[Wanted]], width: int, extent: int
+    low: Values, wanted: Callable[[Index], Sequence[Wanted]], width: int, extent: int, local: Local
 ) -> Edge | None:
     """The edge of a loop in vectors of `width` that evaluates what is wanted where the axis is at
     some place. None if there is none."""
@@ -54,9 +53,13 @@ def find_edge(
         return None
     here = low.placeholder(extent - width + 1, width) + affine.lane(width)
     found: dict[tuple[Index, int], None] = {}
-    for value, point in walks.reachable(wanted(here), lambda item: _operands(low, item)):
+    for value, point in walks.reachable(wanted(here), lambda item: _operands(low, item, local)):
         op = low.known.producers.get(value)
-        if not isinstance(op, ops.Load) or low.placed(value) or kernel_facts.looks_up(op, point):
+        if (
+            not isinstance(op, ops.Load)
+            or low.placed(value, local)
+            or kernel_facts.looks_up(op, point)
+        ):
             continue
         for bound in _bounds(low, op, point, here):
             found[bound] = None
@@ -68,19 +71,19 @@ def find_edge(
     return Edge(tuple(found), low.f.intrinsic("smax", reg, text.integer(0)))
 
 
-def _operands(low: Values, wanted: Wanted) -> list[Wanted]:
+def _operands(low: Values, wanted: Wanted, local: Local) -> list[Wanted]:
     value, point = wanted
     op = low.known.producers.get(value)
-    if op is None or not _evaluated(low, value):
+    if op is None or not _evaluated(low, value, local):
         return []
     return list(kernel_facts.operands_at(low.known, op, point))
 
 
-def _evaluated(low: Values, value: Value) -> bool:
+def _evaluated(low: Values, value: Value, local: Local) -> bool:
     """Whether a value is computed where it is wanted."""
-    if low.placed(value):
+    if low.placed(value, local):
         return False
-    return low.known.kind(value) == "inline" or value in low.through
+    return low.known.kind(value) == "inline" or value in local
 
 
 def _bounds(low: Values, op: ops.Load, point: Point, here: Index) -> Iterator[tuple[Index, int]]:
@@ -108,36 +111,25 @@ def _looks_up_here(low: Values, position: Index, point: Point) -> bool:
     )
 
 
-@contextmanager
-def below(low: Values, edge: Edge | None, here: Index) -> Iterator[None]:
-    """What is written inside is reached for positions below the edge only."""
-    count = len(low.facts)
-    for rest, extent in edge.bounds if edge else ():
-        low.facts.append(Fact(here + rest, 0, extent - 1))
-    yield
-    del low.facts[count:]
+def below(edge: Edge | None, here: Index) -> list[Fact]:
+    """What holds at positions below the edge."""
+    return [Fact(here + rest, 0, extent - 1) for rest, extent in edge.bounds] if edge else []
 
 
-@contextmanager
 def established(
     low: Values, conditions: Sequence[Condition], coords: Sequence[Index]
-) -> Iterator[None]:
+) -> list[Fact]:
     """Bounds (over tile axes) that hold at a point because of the loops around it."""
-    count = len(low.facts)
-    for expression, extent in conditions:
-        low.facts.append(Fact(low.resolve(expression, coords), 0, extent - 1))
-    yield
-    del low.facts[count:]
+    return [Fact(low.resolve(e, coords), 0, extent - 1) for e, extent in conditions]
 
 
-def _behind(low: Values, edge: Edge, wanted: Wanted, place: Index) -> Reg | None:
+def _beyond(low: Values, edge: Edge, wanted: Wanted, place: Index, local: Local) -> Reg | None:
     """What a value is at every position from the edge on; `place` stands for the position. None
     where that is not known to be one number."""
     if len(edge.bounds) != 1:
         return None
     ((rest, extent),) = edge.bounds
-    with low.scope():
-        low.facts.append(Fact(place + rest, extent, UNBOUNDED))
+    with low.scope(), low.assuming([Fact(place + rest, extent, UNBOUNDED)]):
         pads: list[tuple[Wanted, Reg]] = []
 
         def operands(item: Wanted) -> list[Wanted]:
@@ -151,23 +143,24 @@ def _behind(low: Values, edge: Edge, wanted: Wanted, place: Index) -> Reg | None
                 taken = _decided(low, op.args[0], point)
                 if taken is not None:
                     return [(op.args[1 if taken else 2], point)]
-            return _operands(low, item)
+            return _operands(low, item, local)
 
         for item in walks.reachable([wanted], operands):
             value, point = item
             op = low.known.producers.get(value)
             if _is_free(place, point):
                 continue
-            if isinstance(op, ops.Load) and op.pad is not None and not low.placed(value):
+            if isinstance(op, ops.Load) and op.pad is not None and not low.placed(value, local):
                 if not _fails(low, op, point, place, edge):
                     return None
                 pads.append((item, maps.literal(op.pad, value.dtype)))
-            elif not isinstance(op, kernel_facts.MOVES | ops.Full) or not _evaluated(low, value):
+            elif not isinstance(op, kernel_facts.MOVES | ops.Full) or not _evaluated(
+                low, value, local
+            ):
                 return None
         for item, pad in pads:
             low.remember(item, pad)
-        with low.looks():
-            reg = low.at(*wanted)
+        reg = low.at(*wanted, unwritten(local))
     return reg
 
 
@@ -201,18 +194,18 @@ def _decided(low: Values, value: Value, point: Point, depth: int = 0) -> bool | 
     return low.decided(op, point)
 
 
-def written_on_the_way(low: Values, values: Sequence[Value]) -> list[Value]:
+def written_on_the_way(low: Values, values: Sequence[Value], local: Local) -> list[Value]:
     """The kept values that are written where these are evaluated."""
 
     def operands(current: Value) -> Sequence[Value]:
         op = low.known.producers.get(current)
-        return op.operands() if op is not None and _evaluated(low, current) else ()
+        return op.operands() if op is not None and _evaluated(low, current, local) else ()
 
-    return [value for value in walks.reachable(values, operands) if value in low.through]
+    return [value for value in walks.reachable(values, operands) if value in local]
 
 
-def unread_behind(low: Values, edge: Edge, axis: int, value: Value, folds: Sequence[Op]) -> bool:
-    """Whether nobody but `folds` reads a kept value behind the edge along an axis: all else that
+def unread_beyond(low: Values, edge: Edge, axis: int, value: Value, folds: Sequence[Op]) -> bool:
+    """Whether nobody but `folds` reads a kept value beyond the edge along an axis: all else that
     reads it are stores of its block that drop what is there."""
     known = low.known
     block = known.blocks[value]
@@ -235,7 +228,7 @@ def unread_behind(low: Values, edge: Edge, axis: int, value: Value, folds: Seque
 
 
 def _drops(low: Values, edge: Edge, axis: int, store: ops.Store) -> bool:
-    """Whether a store writes nothing behind the edge."""
+    """Whether a store writes nothing beyond the edge."""
     if len(edge.bounds) != 1:
         return False
     ((rest, bound),) = edge.bounds
@@ -249,15 +242,15 @@ def _drops(low: Values, edge: Edge, axis: int, store: ops.Store) -> bool:
     return False
 
 
-def behind(
-    low: Values, edge: Edge, wanted: Callable[[Index], Sequence[Wanted]], extent: int
+def beyond(
+    low: Values, edge: Edge, wanted: Callable[[Index], Sequence[Wanted]], extent: int, local: Local
 ) -> list[Reg] | None:
     """What values are at every position from the edge on, each one number; None where one is not
     known to be."""
     place = low.placeholder(extent)
     found = []
     for item in wanted(place):
-        reg = _behind(low, edge, item, place)
+        reg = _beyond(low, edge, item, place, local)
         if reg is None:
             return None
         found.append(reg)

@@ -11,7 +11,7 @@ from fuser.backend.cpu.loops import edges, nest_constants, register_transpose
 from fuser.backend.cpu.loops.vector_loop import VectorLoop
 from fuser.backend.cpu.lowering.emitter import Condition, Fact
 from fuser.backend.cpu.lowering.values import Values, Wanted
-from fuser.backend.cpu.memory.storage import Cells, Memory, One, Point
+from fuser.backend.cpu.memory.storage import NOWHERE, Cells, Local, Memory, One, Point
 from fuser.backend.text import Reg
 from fuser.graph import walks
 from fuser.tilegen import ops
@@ -35,8 +35,7 @@ class Nests(Values):
         width = self.width_for([value])
 
         def put(coords: Point, reg: Reg, lanes: int) -> None:
-            address = self.memory_address(place, coords)
-            self.write(place.pointer, value.dtype, address, reg, lanes)
+            self.write_at(place, value.dtype, coords, reg, lanes)
 
         def body(coords: Point, lanes: int) -> None:
             put(coords, evaluate(coords), lanes)
@@ -48,7 +47,7 @@ class Nests(Values):
                 else -1
             )
             if along >= 0:
-                self.nests.append(Nest("keep", (value,), value.shape, axis, width, "squares"))
+                self.begin(Nest("keep", (value,), value.shape, axis, width, "squares"))
                 register_transpose.transposed_nest(
                     self, value.shape, along, axis, width, evaluate, put
                 )
@@ -81,7 +80,7 @@ class Nests(Values):
         def body(coords: Point, lanes: int) -> None:
             here = self.memory_address(source, coords)
             reg = self.read(source.pointer, value.dtype, here, lanes)
-            self.write(target.pointer, value.dtype, self.memory_address(target, coords), reg, lanes)
+            self.write_at(target, value.dtype, coords, reg, lanes)
 
         width = self.width_for([value])
         record = Nest("copy", (value,), value.shape, axis, width)
@@ -106,6 +105,7 @@ class Nests(Values):
         clips: dict[int, tuple[Reg, Reg]] | None = None,
         established: Sequence[Condition] = (),
         conditions: Sequence[Condition] = (),
+        local: Local = NOWHERE,
     ) -> None:
         """Call `body` at points that cover `shape` once, `axis` vectorised and innermost. record:
         what is told of the nest; how its vectors are grouped is noted there.
@@ -113,11 +113,10 @@ class Nests(Values):
         hoist: what may be computed before the loops as far as it is the same at all points. reads:
         what is evaluated at a point, where that is something else. clips: dynamic (low, high) of an
         axis. established: bounds (over tile axes) that the clips ensure. conditions: bounds that
-        stores still check, tested once a row where rows are unrolled. Register tiles among
-        `values` make the nest unroll.
+        stores still check, tested once a row where rows are unrolled. local: where this nest has
+        values. Register tiles among `values` make the nest unroll.
         """
-        self.passes += 1
-        self.nests.append(record)
+        self.begin(record)
         if any(kernel_facts.reads_registers(self.known, value) for value in values):
             record.form = "unrolled"
             self._unrolled(shape, body, hoist, conditions)
@@ -128,19 +127,19 @@ class Nests(Values):
 
         def level(position: int) -> None:
             if position == len(order):
-                with edges.established(self, established, coords):
+                with self.assuming(edges.established(self, established, coords)):
                     body(tuple(coords), 1)
                 return
             here = order[position]
             if here == axis:
                 extent = shape[here]
                 loop = VectorLoop(
-                    self, extent, here, width, coords, body, values, established, record
+                    self, extent, here, width, coords, body, values, established, record, local
                 )
                 if hoist is not None and extent > width:
                     place = self.placeholder(extent, width)
                     coords[axis] = place + affine.lane(width)
-                    self.hoist(hoist(tuple(coords)), place, lanes=False)
+                    self.hoist(hoist(tuple(coords)), place, lanes=False, local=local)
                 if here in limits:
                     loop.within(*limits[here])
                 elif not loop.to_edge(reads or hoist):
@@ -230,8 +229,7 @@ class Nests(Values):
             def inside(
                 row: list[tuple[Point, int]] = row, tests: list[Condition] = tests
             ) -> list[Reg]:
-                with self.scope():
-                    self.facts += [Fact(e, 0, extent - 1) for e, extent in tests]
+                with self.scope(), self.assuming(Fact(e, 0, n - 1) for e, n in tests):
                     for coords, lanes in row:
                         body(coords, lanes)
                 return []
@@ -249,6 +247,7 @@ class Nests(Values):
         place: Index,
         lanes: bool,
         others: Sequence[Index] = (),
+        local: Local = NOWHERE,
     ) -> None:
         """Compute now what does not depend on the loop counter that `place` stands for.
 
@@ -277,5 +276,5 @@ class Nests(Values):
                 continue
             held = isinstance(self.places.get(value), Cells | One)
             if (coords or value.shape == ()) and not held:
-                if self.known.kind(value) == "inline" or value in self.places:
-                    self.at(value, coords)
+                if self.known.kind(value) == "inline" or self.placed(value, local):
+                    self.at(value, coords, local)

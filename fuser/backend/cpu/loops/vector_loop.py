@@ -19,7 +19,7 @@ from fuser.backend.cpu.loops.edges import Edge, below, established, find_edge, s
 from fuser.backend.cpu.loops.interleave import interleave_count
 from fuser.backend.cpu.lowering.emitter import Condition
 from fuser.backend.cpu.lowering.values import Values, Wanted
-from fuser.backend.cpu.memory.storage import Point
+from fuser.backend.cpu.memory.storage import Local, Point
 from fuser.backend.text import Reg
 from fuser.tilegen.index import Index
 from fuser.tilegen.value import Value
@@ -29,7 +29,7 @@ from fuser.tilegen.value import Value
 class VectorLoop:
     """Calls `body` at points along `axis`, in vectors of `width`, where the other axes are at
     `coords`. values: what is evaluated there. holding: bounds that loops around it ensure. record:
-    where it tells how it groups the vectors."""
+    where it tells how it groups the vectors. local: where the nest has values."""
 
     low: Values
     extent: int
@@ -40,6 +40,7 @@ class VectorLoop:
     values: Sequence[Value]
     holding: Sequence[Condition]
     record: Nest
+    local: Local
 
     def whole(self) -> None:
         """All of the axis."""
@@ -64,7 +65,10 @@ class VectorLoop:
             assert reads is not None
             return reads((*self.coords[: self.axis], here, *self.coords[self.axis + 1 :]))
 
-        if reads is None or (edge := find_edge(self.low, wanted, self.width, self.extent)) is None:
+        if (
+            reads is None
+            or (edge := find_edge(self.low, wanted, self.width, self.extent, self.local)) is None
+        ):
             return False
         self.record.ends = "edge"
         lanes = self.width * self._together()
@@ -77,7 +81,7 @@ class VectorLoop:
 
     def within(self, first: Reg, last: Reg) -> None:
         """The positions first <= p < last; bounds that hold there are among `holding`. A vector
-        with a mask evaluates what is behind `last` and does not store it."""
+        with a mask evaluates what is beyond `last` and does not store it."""
         f = self.low.f
         self.record.ends = "limits"
         from_start = first.literal == 0
@@ -100,7 +104,8 @@ class VectorLoop:
     def _run(self, start: Index, lanes: int, edge: Edge | None = None) -> None:
         here = start + affine.lane(lanes)
         self.coords[self.axis] = here
-        with established(self.low, self.holding, self.coords), below(self.low, edge, here):
+        facts = established(self.low, self.holding, self.coords)
+        with self.low.assuming([*facts, *below(edge, here)]):
             self.body(tuple(self.coords), lanes)
 
     def _loop(

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuser.backend.cpu.analysis import kernel_facts
+from fuser.backend.cpu.analysis.in_place import reads
 from fuser.backend.cpu.lowering.lower import Lowering
 from fuser.backend.cpu.memory.storage import Cells, Memory, One, zeros
 from fuser.backend.text import Reg
-from fuser.graph import walks
-from fuser.graph.sizes import certain, divisor, is_symbolic
+from fuser.graph.sizes import certain
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
-from fuser.tilegen.ir import Block, Op
+from fuser.tilegen.ir import Block
 from fuser.tilegen.value import Value
 
 
@@ -41,8 +41,6 @@ def lower_for(low: Lowering, op: ops.For) -> None:
         else:
             held[slot] = low.allocate(params[slot])
             low.fill(init, held[slot])
-    for slot in held:
-        _run_in_place(low, op, slot, held[slot])
 
     def bind(values: list[Value], regs: list[Reg]) -> None:
         stream = iter(regs)
@@ -51,7 +49,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
                 low.places[value] = One(next(stream))
             elif kinds[slot] == "registers":
                 table = {coords: next(stream) for coords, _ in cells[slot]}
-                low.keep_cells(value, Cells(table))
+                low.places[value] = low.place_cells(value, Cells(table))
             else:
                 low.places[value] = held[slot]
 
@@ -62,16 +60,7 @@ def lower_for(low: Lowering, op: ops.For) -> None:
 
     def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
         with low.scope():
-            low.scalars[variable] = i
-            low.depths[variable] = low.depth
-            low.loops[variable] = (start, stop, op.step)
-            if first.is_constant:
-                # The last iteration starts at a whole number of steps below the greatest stop.
-                iterations = (last.range[1] - 1 - first.constant) // op.step
-                iterations = iterations if is_symbolic(iterations) else max(0, iterations)
-                high = first.constant + iterations * op.step
-                step = divisor(first.constant, op.step)
-                low.counters[variable] = low.counter(i, first.constant, high, step)
+            low.enter(variable, i, first, last, op.step)
             bind(params, carried)
             low.block(op.body)
             return _yielded(low, op.body, params, kinds, cells, held)
@@ -106,61 +95,6 @@ def _within(inner: Block, outer: Block) -> bool:
     return inner is outer or any(inner is block for op in outer.walk() for block in op.blocks())
 
 
-def _inline_operands(low: Lowering, value: Value) -> tuple[Value, ...]:
-    op = low.known.producers.get(value)
-    return op.operands() if op and low.known.kind(value) == "inline" else ()
-
-
-def _reads(low: Lowering, value: Value, param: Value) -> bool | None:
-    """Whether the inline tree of `value` reads `param`, everywhere element by element; None where
-    it reads it in another way."""
-
-    def operands(state: tuple[Value, bool]) -> list[tuple[Value, bool]]:
-        current, elementwise = state
-        simple = isinstance(low.known.producers.get(current), kernel_facts.ELEMENTWISE)
-        found = () if current is param else _inline_operands(low, current)
-        return [(operand, elementwise and simple) for operand in found]
-
-    reads = [how for v, how in walks.reachable([(value, True)], operands) if v is param]
-    return None if not all(reads) else bool(reads)
-
-
-def _run_in_place(low: Lowering, op: ops.For, slot: int, place: Memory) -> None:
-    """Let a dot that updates a carried tile, and alone reads it, write where the tile is."""
-    param = op.body.params[1 + slot]
-    arg = kernel_facts.yield_of(op.body)[slot]
-    producer = low.known.producers.get(arg)
-    if not isinstance(producer, ops.Dot) or low.known.parents[producer] is not op.body:
-        return
-    if low.known.strides(arg) != place.strides or not _reads(low, producer.acc, param):
-        return
-    # Every use of the parameter must be inside the accumulator's tree.
-    inside: set[Op] = set()
-
-    def operands(value: Value) -> tuple[Value, ...]:
-        return () if value is param else _inline_operands(low, value)
-
-    for value in walks.reachable([producer.acc], operands):
-        owner = low.known.producers.get(value)
-        if owner is not None and low.known.kind(value) == "inline" and value is not param:
-            inside.add(owner)
-    inside.add(producer)
-    reached = {param}
-    for user in op.body.walk():
-        if any(operand in reached for operand in user.operands()):
-            if user not in inside:
-                if not (isinstance(user, ops.Yield) and arg in user.args):
-                    return
-                if param in user.args or any(v in reached and v is not arg for v in user.args):
-                    return
-                continue
-            if user is not producer:
-                reached.update(user.results)
-    if producer.a in reached or producer.b in reached:
-        return
-    low.in_place[producer] = place
-
-
 def _yielded(
     low: Lowering,
     body: Block,
@@ -188,8 +122,8 @@ def _yielded(
         if low.places.get(arg) == held[slot] and arg not in params:
             continue
         others = [param for other, param in enumerate(params) if other != slot and other in held]
-        foreign = any(_reads(low, arg, param) is not False for param in others)
-        if arg in params or foreign or _reads(low, arg, params[slot]) is None:
+        foreign = any(reads(low.known, arg, param) is not False for param in others)
+        if arg in params or foreign or reads(low.known, arg, params[slot]) is None:
             place = low.allocate(arg)
             low.fill(arg, place)
             copied.append((slot, arg, place))
@@ -204,7 +138,7 @@ def _yielded(
 
 def lower_while(low: Lowering, op: ops.While) -> None:
     """Emit a loop with a condition of its own. Carried values are phis or places in scratch, the
-    same ones in the condition, in the body and behind the loop."""
+    same ones in the condition, in the body and after the loop."""
     f = low.f
     for block in op.blocks():
         _require_outside(low, block)

@@ -8,7 +8,7 @@ it and below. *Facts* are bounds of expressions that loops and branches have est
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -80,9 +80,20 @@ class Emitter:
         if same(high, low) or (not is_symbolic(low, high) and high < low):
             return Index(low)
         value = Value(TileType(INDEX), f"{hint}{len(self.scalars)}", low, high, multiple)
-        self.scalars[value] = reg
-        self.depths[value] = self.depth
+        self.bind(value, reg)
         return Index(0, ((Scalar(value), 1),))
+
+    def bind(self, value: Value, reg: Reg) -> None:
+        """Name a register, of an integer, in index expressions."""
+        self.scalars[value], self.depths[value] = reg, self.depth
+
+    @contextmanager
+    def assuming(self, facts: Iterable[Fact]) -> Iterator[None]:
+        """Facts that hold for what is written inside."""
+        count = len(self.facts)
+        self.facts += facts
+        yield
+        del self.facts[count:]
 
     def placeholder(self, extent: int, multiple: int = 1) -> Index:
         """A coordinate that stands for a loop counter not made yet; no code may name it."""

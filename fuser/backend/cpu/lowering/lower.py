@@ -6,7 +6,7 @@ Work starts from what a kernel leaves (stores) and from values that live somewhe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,11 @@ from fuser.backend.cpu.analysis import kernel_facts
 from fuser.backend.cpu.analysis.kernel_facts import Facts
 from fuser.backend.cpu.loops.loop_nest import Nests
 from fuser.backend.cpu.lowering.emitter import Condition
-from fuser.backend.cpu.memory.storage import Point
+from fuser.backend.cpu.memory.storage import NOWHERE, Filling, Local, Place, Point
 from fuser.backend.function import Function, Module
 from fuser.backend.text import Reg
 from fuser.base.target import Target
-from fuser.errors import LoweringError, VerifyError
+from fuser.errors import LoweringError
 from fuser.graph import walks
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
@@ -29,10 +29,11 @@ from fuser.tilegen.value import Value
 @dataclass(frozen=True)
 class Rules:
     """The code of each op (rules.py). values: computes the result of an op whose value lives
-    somewhere, here. effects: emits what an op of a block leaves behind."""
+    somewhere, and gives what is in place then. effects: emits what an op of a block is run for, and
+    gives the ops of the block that it emitted with it."""
 
-    values: Mapping[type[Op], Callable[[Lowering, Any], None]]
-    effects: Mapping[type[Op], Callable[[Lowering, Any, Block], None]]
+    values: Mapping[type[Op], Callable[[Lowering, Any], Mapping[Value, Place]]]
+    effects: Mapping[type[Op], Callable[[Lowering, Any, Block], Iterable[Op] | None]]
 
 
 class Lowering(Nests):
@@ -47,8 +48,7 @@ class Lowering(Nests):
 
     def require(self, value: Value) -> None:
         """Compute, here, whatever the inline tree of `value` reads and that lives somewhere:
-        reductions first, which write what they read of it on their way. Raises VerifyError inside
-        of a nest that writes others on its way: these have no places yet."""
+        reductions first, which write what they read of it on their way."""
         wanted = [
             (current, self.known.producers.get(current))
             for current in walks.reachable([value], self._inline_operands)
@@ -61,9 +61,7 @@ class Lowering(Nests):
             rule = self.rules.values.get(type(op))
             if rule is None:
                 raise LoweringError(f"{current!r} of {op.opcode} is wanted before it was computed")
-            if self.through:
-                raise VerifyError(f"{current!r} of {op.opcode} is computed inside another's nest")
-            rule(self, op)
+            self.places.update(rule(self, op))
 
     def _inline_operands(self, value: Value) -> Sequence[Value]:
         """What an inline value is evaluated from."""
@@ -80,9 +78,9 @@ class Lowering(Nests):
                 if value not in self.scalars:
                     self.require(value)
 
-    def store_at(self, op: ops.Store, coords: Point, lanes: int) -> None:
-        given = None if op.mask is None else self.at(op.mask, coords)
-        self.put(op, coords, self.at(op.value, coords), lanes, given)
+    def store_at(self, op: ops.Store, coords: Point, lanes: int, local: Local = NOWHERE) -> None:
+        given = None if op.mask is None else self.at(op.mask, coords, local)
+        self.put(op, coords, self.at(op.value, coords, local), lanes, given)
 
     def put(
         self, op: ops.Store, coords: Point, reg: Reg, lanes: int, given: Reg | None = None
@@ -104,9 +102,9 @@ class Lowering(Nests):
             address = address + expression * stride
         return address, self.open_conditions(expressions, op.view.shape)
 
-    def gather_through(self, value: Value) -> None:
-        """Prepare a nest over the whole of `value`: kept values in its tree that are not computed
-        yet are written on the way; whatever else it reads is computed now."""
+    def gather_through(self, value: Value) -> dict[Value, Filling]:
+        """Prepare a nest over the whole of `value`: whatever it reads is computed now, but for the
+        kept values in its tree that are to be written on the way. These are given."""
 
         def simple(current: Value) -> bool:
             op = self.known.producers.get(current)
@@ -138,22 +136,17 @@ class Lowering(Nests):
             elif isinstance(load := self.known.producers[current], ops.Load):
                 for operand in load.operands():
                     self.require(operand)
-        for current in met():
-            if self.known.kind(current) == "memory":
-                self.pending[current] = self.allocate(current)
-                self.through.add(current)
-
-    def finish_through(self) -> None:
-        """The nest has written what `gather_through` began: it has places now."""
-        self.places.update(self.pending)
-        self.pending.clear()
-        self.through.clear()
+        kept = [current for current in met() if self.known.kind(current) == "memory"]
+        return {current: Filling(self.allocate(current)) for current in kept}
 
     def block(self, block: Block) -> None:
         """Lower a block's effects in order; the values they read are computed on demand."""
+        done: set[Op] = set()
         for op in block.ops:
+            if op in done:
+                continue
             rule = self.rules.effects.get(type(op))
             if rule is not None:
-                rule(self, op, block)
+                done.update(rule(self, op, block) or ())
             elif op.has_effect and not isinstance(op, ops.Yield):
                 raise LoweringError(f"the CPU back end has no {op.opcode}")

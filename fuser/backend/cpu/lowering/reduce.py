@@ -11,28 +11,29 @@ added, whether they are the lanes of one vector or a vector each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fuser.backend import text
 from fuser.backend.cpu.analysis import affine, costs
 from fuser.backend.cpu.analysis.decisions import Nest
 from fuser.backend.cpu.loops.edges import (
     Edge,
-    behind,
     below,
+    beyond,
     find_edge,
-    unread_behind,
+    unread_beyond,
     written_on_the_way,
 )
 from fuser.backend.cpu.lowering import maps
 from fuser.backend.cpu.lowering.lower import Lowering
 from fuser.backend.cpu.lowering.values import Wanted
-from fuser.backend.cpu.memory.storage import One, Point
+from fuser.backend.cpu.memory.storage import Local, One, Place, Point, unwritten
 from fuser.backend.function import SELDOM
 from fuser.backend.text import Reg
 from fuser.dtypes import DType, f32
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index
+from fuser.tilegen.value import Value
 
 
 def accumulator(dtype: DType) -> DType:
@@ -40,9 +41,11 @@ def accumulator(dtype: DType) -> DType:
     return f32 if dtype.is_float and dtype.bits < 32 else dtype
 
 
-def lower_reduce(low: Lowering, first: ops.Reduce) -> None:
+def lower_reduce(low: Lowering, first: ops.Reduce) -> Mapping[Value, Place]:
     """Emit a reduction, with its ready siblings over the same space, in one loop nest."""
-    group = _with_siblings(low, first)
+    local = low.gather_through(first.x)
+    written = {value: filling.memory for value, filling in local.items() if filling.memory}
+    group = _with_siblings(low, first, local)
     x, axis = first.x, first.axis
     shape = first.result.shape
     width = low.width_for([op.x for op in group])
@@ -57,41 +60,34 @@ def lower_reduce(low: Lowering, first: ops.Reduce) -> None:
     vectorised = axis if horizontal else outer_axis
     record = Nest("reduce", tuple(op.x for op in group), x.shape, vectorised, width)
     if first.result.type.size == 1:
-        low.passes += 1
-        low.nests.append(record)
+        low.begin(record)
         zeros = tuple(Index(0) for _ in shape)
-        results = _fold(low, group, zeros, width if horizontal else 1)
-        for op, reg in zip(group, results, strict=True):
-            low.places[op.result] = One(reg)
-    else:
-        held = {op: low.allocate(op.result) for op in group}
+        results = _fold(low, group, zeros, width if horizontal else 1, local)
+        return written | {op.result: One(reg) for op, reg in zip(group, results, strict=True)}
+    held = {op.result: low.allocate(op.result) for op in group}
 
-        def body(coords: Point, count: int) -> None:
-            regs = _fold(low, group, coords, width if horizontal else 1)
-            for op, reg in zip(group, regs, strict=True):
-                place = held[op]
-                address = low.memory_address(place, coords)
-                low.write(place.pointer, op.result.dtype, address, reg, count)
+    def body(coords: Point, count: int) -> None:
+        regs = _fold(low, group, coords, width if horizontal else 1, local)
+        for (value, place), reg in zip(held.items(), regs, strict=True):
+            low.write_at(place, value.dtype, coords, reg, count)
 
-        vector = -1 if horizontal else outer_axis - (outer_axis > axis)
-        place = low.placeholder(x.shape[axis])
+    vector = -1 if horizontal else outer_axis - (outer_axis > axis)
+    place = low.placeholder(x.shape[axis])
 
-        def reads(coords: Point) -> list[Wanted]:
-            return [(tree, _insert(coords, axis, place)) for tree in trees]
+    def reads(coords: Point) -> list[Wanted]:
+        return [(tree, _insert(coords, axis, place)) for tree in trees]
 
-        low.nest(shape, vector, width, body, record, values=trees, reads=reads)
-        low.places.update((op.result, place) for op, place in held.items())
-    low.finish_through()
+    low.nest(shape, vector, width, body, record, values=trees, reads=reads, local=local)
+    return written | held
 
 
-def _with_siblings(low: Lowering, first: ops.Reduce) -> list[ops.Reduce]:
-    low.gather_through(first.x)
+def _with_siblings(low: Lowering, first: ops.Reduce, local: Local) -> list[ops.Reduce]:
     group = [first]
     for op in low.known.blocks[first.result].ops:
         if not isinstance(op, ops.Reduce) or op is first or op.result in low.places:
             continue
         same = op.x.shape == first.x.shape and op.axis == first.axis
-        if same and op.result in low.known.users and low.ready(op.x):
+        if same and op.result in low.known.users and low.ready(op.x, local):
             group.append(op)
     return group
 
@@ -100,15 +96,17 @@ def _insert(coords: Sequence[Index], axis: int, here: Index) -> Point:
     return (*coords[:axis], here, *coords[axis:])
 
 
-def _fold(low: Lowering, group: list[ops.Reduce], coords: Point, width: int) -> list[Reg]:
+def _fold(
+    low: Lowering, group: list[ops.Reduce], coords: Point, width: int, local: Local
+) -> list[Reg]:
     """The results at a point; width > 1: the point has no lane and the fold makes its own."""
-    fold = _Fold(low, group, coords, width)
+    fold = _Fold(low, group, coords, width, local)
     full = fold.extent // width
     if fold.by_lanes:
         unroll = 1 if width > 1 else low.width_for([op.x for op in group])
     else:
         unroll = _accumulators(full, sum(costs.tree_cost(low.known, op.x) for op in group))
-    edge = find_edge(low, fold.wanted, width, fold.extent) if width > 1 else None
+    edge = find_edge(low, fold.wanted, width, fold.extent, local) if width > 1 else None
     if edge is not None:
         fold.drop_nan()
         totals = _fold_to_edge(fold, edge, 1 << (unroll.bit_length() - 1))
@@ -130,8 +128,11 @@ def _fold(low: Lowering, group: list[ops.Reduce], coords: Point, width: int) -> 
 class _Fold:
     """Reductions of a group at one point: what they fold, and how."""
 
-    def __init__(self, low: Lowering, group: list[ops.Reduce], coords: Point, width: int) -> None:
+    def __init__(
+        self, low: Lowering, group: list[ops.Reduce], coords: Point, width: int, local: Local
+    ) -> None:
         self.low, self.group, self.coords, self.width = low, group, coords, width
+        self.local = local
         self.axis, self.extent = group[0].axis, group[0].x.shape[group[0].axis]
         self.lanes = max(affine.width_of(coords), width)
         self.fns: list[str] = [op.fn for op in group]
@@ -158,7 +159,7 @@ class _Fold:
         low, op = self.low, self.group[g]
         here = start + affine.lane(count) if self.width > 1 else start
         point = _insert(self.coords, self.axis, here)
-        reg = low.vector_at(op.x, point, count if self.width > 1 else self.lanes)
+        reg = low.vector_at(op.x, point, count if self.width > 1 else self.lanes, self.local)
         return maps.cast(low.f, reg, op.x.dtype, self.dtypes[g])
 
     def join(self, g: int, total: Reg | None, reg: Reg) -> Reg:
@@ -183,7 +184,7 @@ class _Fold:
         """Compute what is the same for the whole fold, before its loops."""
         place = self.low.placeholder(self.extent, self.width)
         wanted = self.wanted(place + affine.lane(self.width))
-        self.low.hoist(wanted, place, lanes=self.width == 1)
+        self.low.hoist(wanted, place, lanes=self.width == 1, local=self.local)
 
     def loop(
         self, start: Reg, stop: Reg, accs: Sequence[Sequence[Reg]], edge: Edge | None = None
@@ -200,7 +201,7 @@ class _Fold:
                 out = list(carried)
                 for u in range(unroll):
                     at = here + u * width
-                    with below(low, edge, at + affine.lane(width)):
+                    with low.assuming(below(edge, at + affine.lane(width))):
                         for g in range(len(self.group)):
                             slot = g * unroll + u
                             out[slot] = self.join(g, out[slot], self.value(g, at, width))
@@ -256,14 +257,14 @@ def _fold_to_edge(fold: _Fold, edge: Edge, unroll: int) -> list[Reg]:
 
 
 def _end(fold: _Fold, edge: Edge) -> Reg:
-    """Where a fold may stop: at the edge where all behind it is the identity of every reduction,
-    and where kept values that are written on the way are not read behind it."""
+    """Where a fold may stop: at the edge where all after it is the identity of every reduction,
+    and where kept values that are written on the way are not read there."""
     low, f = fold.low, fold.low.f
     extent = text.integer(fold.extent)
-    kept = written_on_the_way(low, [op.x for op in fold.group])
-    if not all(unread_behind(low, edge, fold.axis, value, fold.group) for value in kept):
+    kept = written_on_the_way(low, [op.x for op in fold.group], fold.local)
+    if not all(unread_beyond(low, edge, fold.axis, value, fold.group) for value in kept):
         return extent
-    values = behind(low, edge, fold.wanted, fold.extent)
+    values = beyond(low, edge, fold.wanted, fold.extent, fold.local)
     if values is None:
         return extent
     same: Reg | None = None
@@ -287,8 +288,8 @@ def _or_nan(fold: _Fold, g: int, total: Reg) -> Reg:
         doubtful = f.intrinsic("vector.reduce.or", doubtful, type="i1")
 
     def again() -> list[Reg]:
-        with low.looks(), low.scope():
-            exact = _Fold(low, [op], fold.coords, fold.width)
+        with low.scope():
+            exact = _Fold(low, [op], fold.coords, fold.width, unwritten(fold.local))
             full = fold.extent // fold.width
             (reg,) = _fold_whole(exact, full, 1)
             if fold.width > 1:
@@ -336,7 +337,7 @@ def horizontal(low: Lowering, fn: str, dtype: DType, reg: Reg) -> Reg:
     return reg
 
 
-def lower_scan(low: Lowering, op: ops.Scan) -> None:
+def lower_scan(low: Lowering, op: ops.Scan) -> dict[Value, Place]:
     """A running fold: vectors along another axis where that is contiguous, else one by one."""
     low.require(op.x)
     place = low.allocate(op.result)
@@ -359,13 +360,11 @@ def lower_scan(low: Lowering, op: ops.Scan) -> None:
                 point = (*coords[:axis], here, *coords[axis + 1 :])
                 reg = maps.cast(low.f, low.vector_at(x, point, lanes), x.dtype, dtype)
                 total = maps.combine(low.f, op.fn, dtype, carried[0], reg)
-                low.write(
-                    place.pointer, op.result.dtype, low.memory_address(place, point),
-                    maps.cast(low.f, total, dtype, op.result.dtype), lanes,
-                )  # fmt: skip
+                result = maps.cast(low.f, total, dtype, op.result.dtype)
+                low.write_at(place, op.result.dtype, point, result, lanes)
             return [total]
 
         low.f.loop(0, extent, 1, [start], iteration, hint="scan")
 
     low.nest(shape, vector, width, body, Nest("scan", (x,), x.shape, vector, width))
-    low.places[op.result] = place
+    return {op.result: place}

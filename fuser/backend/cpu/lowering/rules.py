@@ -6,12 +6,13 @@ from fuser.backend.cpu.dots import dot, packing
 from fuser.backend.cpu.lowering import control, reduce
 from fuser.backend.cpu.lowering.lower import Lowering, Rules
 from fuser.backend.cpu.memory import atomics, stores
-from fuser.backend.cpu.memory.storage import One, zeros
+from fuser.backend.cpu.memory.storage import One, Place, zeros
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block, Op
+from fuser.tilegen.value import Value
 
 
-def _materialise(low: Lowering, op: Op) -> None:
+def _materialise(low: Lowering, op: Op) -> dict[Value, Place]:
     """Write a tile to a place in scratch, element by element, or packed for a dot unit."""
     value = op.result
     for operand in op.operands():
@@ -22,16 +23,15 @@ def _materialise(low: Lowering, op: Op) -> None:
         low.fill(value, place)
     else:
         packing.fill_packed(low, packed, place)
-    low.places[value] = place
+    return {value: place}
 
 
-def _load(low: Lowering, op: ops.Load) -> None:
+def _load(low: Lowering, op: ops.Load) -> dict[Value, Place]:
     if low.known.kind(op.result) != "scalar":
-        _materialise(low, op)
-        return
+        return _materialise(low, op)
     for operand in op.operands():
         low.require(operand)
-    low.places[op.result] = One(low.evaluate(op, zeros(op.result)))
+    return {op.result: One(low.evaluate(op, zeros(op.result)))}
 
 
 def _held_load(low: Lowering, op: ops.Load, block: Block) -> None:

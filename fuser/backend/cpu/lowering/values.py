@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Sequence
 from math import prod
 
 from fuser.backend import math, text
@@ -13,14 +12,24 @@ from fuser.backend.cpu.analysis.kernel_facts import Facts
 from fuser.backend.cpu.lowering import maps
 from fuser.backend.cpu.lowering.emitter import Condition
 from fuser.backend.cpu.memory.access import Access
-from fuser.backend.cpu.memory.storage import Cells, Memory, One, Place, Point
+from fuser.backend.cpu.memory.storage import (
+    NOWHERE,
+    Cells,
+    Filling,
+    Local,
+    Memory,
+    One,
+    Place,
+    Point,
+    alignment,
+)
 from fuser.backend.function import Function, Module
 from fuser.backend.text import Reg
 from fuser.base.target import Target
 from fuser.dtypes import DType
 from fuser.errors import LoweringError, VerifyError
 from fuser.graph import walks
-from fuser.graph.sizes import by_example, certain, is_symbolic, size_hint
+from fuser.graph.sizes import by_example, certain, divisor, is_symbolic, size_hint
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Index, Lookup, Scalar
 from fuser.tilegen.ir import Block, Buffer, Op, View
@@ -56,13 +65,8 @@ class Values(Access):
         super().__init__(module, function, target)
         self.known = facts
         self.buffers = buffers
+        self.alignments = {reg: alignment(buffer) for buffer, reg in buffers.items()}
         self.places: dict[Value, Place] = {}
-        self.through: set[Value] = set()
-        """Memory values that the nest being emitted computes and writes on its way."""
-        self.pending: dict[Value, Memory] = {}
-        self.looking = False
-        """Whether points are evaluated that no loop is at: nothing is written on the way."""
-        self.in_place: dict[Op, Memory] = {}
         self.counters: dict[Value, Index] = {}
         """Loop variables of the tile program, as scalars of known steps."""
         self.loops: dict[Value, tuple[Reg, Reg, int]] = {}
@@ -70,34 +74,30 @@ class Values(Access):
         self.tiles: list[int] = []
         """Bytes of each scratch tile; the caller makes them pointer parameters %t0, %t1..."""
         self.atoms: dict[Reg, Value] = {}
-        self.stored: set[Op] = set()
         self.nests: list[Nest] = []
         """Loop nests as they were decided, for `fuser dump`."""
         self.passes = 0
         """Loop nests so far; the first one that reads a load, by load."""
         self.first_pass: dict[ops.Load, int] = {}
-        self.uses_tiles = False
-        """Whether tile registers are used: the entry sets them up."""
 
-    @contextmanager
-    def looks(self) -> Iterator[None]:
-        """What is evaluated inside is at points that no loop is at."""
-        before, self.looking = self.looking, True
-        try:
-            yield
-        finally:
-            self.looking = before
+    def begin(self, record: Nest) -> None:
+        """Note a nest. Squares of vectors are no pass over what they read."""
+        self.nests.append(record)
+        self.passes += record.form != "squares"
 
-    def at(self, value: Value, coords: Point) -> Reg:
-        """The value at a point: a scalar where it is equal for all lanes, else a vector."""
-        found = self._known(value, coords)
-        return found if found is not None else self._follow([self._compute(value, coords)])
+    def at(self, value: Value, coords: Point, local: Local = NOWHERE) -> Reg:
+        """The value at a point: a scalar where it is equal for all lanes, else a vector. local:
+        where the nest around the point has values."""
+        found = self._known(value, coords, local)
+        if found is not None:
+            return found
+        return self._follow([self._compute(value, coords, local)], local)
 
     def evaluate(self, op: Op, coords: Point) -> Reg:
         """The result of an op at a point, by its definition, whether it has a place or not."""
-        return self._follow([self._evaluate(op, coords)])
+        return self._follow([self._evaluate(op, coords, NOWHERE)], NOWHERE)
 
-    def _follow(self, steps: list[Steps]) -> Reg:
+    def _follow(self, steps: list[Steps], local: Local) -> Reg:
         """The result of the first of the steps, after what they want: a call for each operand would
         make chains of maps as deep as Python's stack."""
         given: Reg | None = None
@@ -111,22 +111,22 @@ class Values(Access):
                     return result
                 given = result
                 continue
-            given = self._known(*wanted)
+            given = self._known(*wanted, local)
             if given is None:
-                steps.append(self._compute(*wanted))
+                steps.append(self._compute(*wanted, local))
 
-    def vector_at(self, value: Value, coords: Point, width: int) -> Reg:
+    def vector_at(self, value: Value, coords: Point, width: int, local: Local = NOWHERE) -> Reg:
         """The value at a point as a vector, whether its lanes differ or not."""
-        reg = self.at(value, coords)
+        reg = self.at(value, coords, local)
         return self.f.splat(reg, width) if width > 1 and text.lanes(reg.type) == 1 else reg
 
-    def _known(self, value: Value, coords: Point) -> Reg | None:
+    def _known(self, value: Value, coords: Point, local: Local) -> Reg | None:
         """The value at a point, if it was computed: here, or into its place."""
         key = (value, coords)
         found = self.recall(key)
         if found is not None:
             return found
-        place = self.places.get(value)
+        place = local.get(value) or self.places.get(value)
         match place:
             case One():
                 return self.remember(key, place.reg)
@@ -143,19 +143,20 @@ class Values(Access):
             return self.remember(key, self.scalars[value])
         return None
 
-    def _compute(self, value: Value, coords: Point) -> Steps:
+    def _compute(self, value: Value, coords: Point, local: Local) -> Steps:
         """The steps of a value that was not computed at the point."""
         op = self.known.producers.get(value)
         if op is None:
             raise VerifyError(f"{value!r} is wanted where it has no definition")
-        if self.known.kind(value) != "inline" and value not in self.through:
+        filling = local.get(value)
+        if self.known.kind(value) != "inline" and filling is None:
             raise LoweringError(f"{value!r} is wanted before it was computed")
-        reg = yield from self._evaluate(op, coords)
-        if value in self.through and not self.looking:
-            self._keep_at(value, coords, reg)
+        reg = yield from self._evaluate(op, coords, local)
+        if isinstance(filling, Filling) and filling.memory is not None:
+            self.write_at(filling.memory, value.dtype, coords, reg, affine.width_of(coords))
         return self.remember((value, coords), reg)
 
-    def _evaluate(self, op: Op, coords: Point) -> Steps:
+    def _evaluate(self, op: Op, coords: Point, local: Local) -> Steps:
         """The steps of the result of an op at a point."""
         f = self.f
         match op:
@@ -167,7 +168,7 @@ class Values(Access):
                     given = yield op.mask, coords
                 return self._load(op, coords, given)
             case ops.Map():
-                folded = yield from self._folded(op, coords)
+                folded = yield from self._folded(op, coords, local)
                 if folded is not None:
                     return folded
                 last = kernel_facts.last_product(self.known, op)
@@ -211,7 +212,9 @@ class Values(Access):
                 return (yield op.x, (*coords[: op.axis], here, *coords[op.axis + 1 :]))
         raise LoweringError(f"no lowering of {op.opcode} at a point")
 
-    def _folded(self, op: ops.Map, coords: Point) -> Generator[Wanted, Reg, Reg | None]:
+    def _folded(
+        self, op: ops.Map, coords: Point, local: Local
+    ) -> Generator[Wanted, Reg, Reg | None]:
         """The result of a comparison of positions that the ranges decide, and what follows."""
         if op.fn in COMPARISONS:
             answer = self.decided(op, coords)
@@ -226,7 +229,7 @@ class Values(Access):
                     continue
                 if op.fn == "select":
                     taken, dropped = (1, 2) if known else (2, 1)
-                    if self._writes(op.args[dropped]):
+                    if self._writes(op.args[dropped], local):
                         yield op.args[dropped], coords
                     return (yield op.args[taken], coords)
                 keeps = known == int(op.fn == "logical_and")
@@ -250,7 +253,7 @@ class Values(Access):
             answer = decide_symbolic(op.fn, fact.low + low, fact.high + high)
         return answer
 
-    def _writes(self, value: Value) -> bool:
+    def _writes(self, value: Value, local: Local) -> bool:
         """Whether a value is to be written on the way of this nest, or is made of one that is:
         wherever the nest goes, also where nobody reads it."""
 
@@ -258,9 +261,10 @@ class Values(Access):
             op = self.known.producers.get(current)
             return op.operands() if isinstance(op, kernel_facts.ELEMENTWISE) else ()
 
-        if not self.through or self.looking:
-            return False
-        return any(made in self.through for made in walks.reachable([value], operands))
+        written = {
+            made for made, place in local.items() if isinstance(place, Filling) and place.memory
+        }
+        return bool(written) and any(made in written for made in walks.reachable([value], operands))
 
     def _position(self, value: Value, coords: Point) -> Index | None:
         """An integer value at a point as an expression, where it is one and did not wrap around."""
@@ -346,8 +350,7 @@ class Values(Access):
             shape = (text.lanes(reg.type),) if text.lanes(reg.type) > 1 else ()
             name = f"{value.name}{len(self.scalars)}"
             found = Value(TileType(INDEX, shape), name, value.low, value.high, value.multiple)
-            self.scalars[found] = wide
-            self.depths[found] = self.depth
+            self.bind(found, wide)
             self.atoms[wide] = found
         atom = Lookup(found, (0,)) if found.shape else Scalar(found)
         return Index(0, ((atom, 1),))
@@ -447,46 +450,53 @@ class Values(Access):
         pointer = Reg("ptr", f"%t{len(self.tiles) - 1}")
         return Memory(pointer, self.known.strides(value), self.known.spaced.get(value))
 
-    def _keep_at(self, value: Value, coords: Point, reg: Reg) -> None:
-        place = self.places.get(value)
-        held = self.pending[value] if place is None else place
-        assert isinstance(held, Memory)
-        width = affine.width_of(coords)
-        address = self.memory_address(held, coords)
-        self.write(held.pointer, value.dtype, address, reg, width)
+    def enter(self, variable: Value, i: Reg, start: Index, stop: Index, step: int) -> None:
+        """Begin an iteration of a loop of the tile program, its variable in a register."""
+        self.bind(variable, i)
+        self.loops[variable] = (self.index(start), self.index(stop), step)
+        if start.is_constant:
+            # The last iteration starts at a whole number of steps below the greatest stop.
+            iterations = (stop.range[1] - 1 - start.constant) // step
+            iterations = iterations if is_symbolic(iterations) else max(0, iterations)
+            high = start.constant + iterations * step
+            multiple = divisor(start.constant, step)
+            self.counters[variable] = self.counter(i, start.constant, high, multiple)
 
-    def ready(self, value: Value) -> bool:
+    def write_at(self, place: Memory, dtype: DType, coords: Point, reg: Reg, width: int) -> None:
+        """Write a value at a point of a tile in scratch."""
+        self.write(place.pointer, dtype, self.memory_address(place, coords), reg, width)
+
+    def ready(self, value: Value, local: Local = NOWHERE) -> bool:
         """Whether everything that the inline tree of a value reads has been computed."""
 
         def operands(current: Value) -> Sequence[Value]:
             op = self.known.producers.get(current)
-            return () if op is None or self.computed(current) else op.operands()
+            return () if op is None or self.computed(current, local) else op.operands()
 
         return all(
-            self.computed(current)
+            self.computed(current, local)
             or (current in self.known.producers and self.known.kind(current) == "inline")
             for current in walks.reachable([value], operands)
         )
 
-    def placed(self, value: Value) -> bool:
+    def placed(self, value: Value, local: Local = NOWHERE) -> bool:
         """Whether a value was computed and lies somewhere."""
-        return value in self.places or value in self.scalars
+        place = local.get(value) or self.places.get(value)
+        return value in self.scalars or not (place is None or isinstance(place, Filling))
 
     def known_scalars(self, index: Index) -> bool:
         """Whether all scalars that an address is of were computed, so that it can be already."""
         return all(value in self.counters or self.placed(value) for value in index.values())
 
-    def computed(self, value: Value) -> bool:
+    def computed(self, value: Value, local: Local = NOWHERE) -> bool:
         """Whether a value lies somewhere, or is written by the nest that is being emitted."""
-        return self.placed(value) or value in self.through
+        return value in local or self.placed(value)
 
-    def keep_cells(self, value: Value, cells: Cells) -> None:
-        """Give a register tile its place: the registers, or scratch if it is to be spilled."""
+    def place_cells(self, value: Value, cells: Cells) -> Place:
+        """The place of a register tile: the registers, or scratch if it is to be spilled."""
         if value not in self.known.spilled:
-            self.places[value] = cells
-            return
+            return cells
         place = self.allocate(value)
         for coords, reg in cells.regs.items():
-            address = self.memory_address(place, coords)
-            self.write(place.pointer, value.dtype, address, reg, text.lanes(reg.type))
-        self.places[value] = place
+            self.write_at(place, value.dtype, coords, reg, text.lanes(reg.type))
+        return place

@@ -70,7 +70,7 @@ def lower_atomic(low: Lowering, op: ops.AtomicAdd | ops.Atomic) -> None:
             (old,) = low.f.when(condition, update, lambda: [nothing], hint="atomic")
         old = low.from_memory(old, dtype)
         if held is not None:
-            low.write(held.pointer, dtype, low.memory_address(held, coords), old, 1)
+            low.write_at(held, dtype, coords, old, 1)
         found.append(old)
 
     if isinstance(op, ops.Atomic) and low.known.kind(op.result) == "scalar":

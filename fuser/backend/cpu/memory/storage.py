@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fuser.backend.text import Reg
 from fuser.tilegen.index import Index
+from fuser.tilegen.ir import Buffer
 from fuser.tilegen.value import Value
 
+_GIVEN = ("input", "constant")
+"""Roles of buffers that may be arrays of the caller's or of a model file, used where they are."""
 Point = tuple[Index, ...]
 """One coordinate a tile axis, over loop counters and the lane."""
 
@@ -38,6 +42,34 @@ class One:
 
 
 Place = Memory | Cells | One
+
+
+@dataclass(frozen=True)
+class Filling:
+    """A kept value that the nest around a point computes, and writes to memory on its way; None:
+    that is only looked at, and not written."""
+
+    memory: Memory | None
+
+
+Local = Mapping[Value, Place | Filling]
+"""Where a nest has values, in place of what is known outside of it."""
+NOWHERE: Local = {}
+
+
+def unwritten(local: Local) -> Local:
+    """The same for points that no loop is at: nothing is written on the way."""
+    return {
+        value: Filling(None) if isinstance(place, Filling) else place
+        for value, place in local.items()
+    }
+
+
+def alignment(buffer: Buffer) -> int:
+    """Bytes that a buffer is aligned to."""
+    if buffer.open:
+        return max(buffer.align, buffer.dtype.bytes)
+    return buffer.dtype.bytes if buffer.role in _GIVEN else 64
 
 
 def zeros(value: Value) -> Point:

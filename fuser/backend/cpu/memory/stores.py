@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fuser.backend.cpu.analysis import costs, kernel_facts
 from fuser.backend.cpu.analysis.decisions import Nest
 from fuser.backend.cpu.dots import amx
@@ -14,11 +16,11 @@ from fuser.tilegen import ops
 from fuser.tilegen.ir import Block
 
 
-def lower_store(low: Lowering, first: ops.Store, block: Block) -> None:
-    """Emit a store that was not emitted yet, with the following stores of the same shape that
-    are ready, in one nest."""
-    if first in low.stored or amx.store_by_blocks(low, first, block):
-        return
+def lower_store(low: Lowering, first: ops.Store, block: Block) -> Sequence[ops.Store]:
+    """Emit a store with the following stores of the same shape that are ready, in one nest. These
+    are given."""
+    if stores := amx.store_by_blocks(low, first, block):
+        return stores
     group = [first]
     wanted = store_bounds(first)
     unrolled = kernel_facts.reads_registers(low.known, first.value)
@@ -44,7 +46,6 @@ def lower_store(low: Lowering, first: ops.Store, block: Block) -> None:
             break
         low.require_indices(op)
         group.append(op)
-    low.stored.update(group)
     shape = first.value.shape
     values = [op.value for op in group]
     width = low.width_for(values)
@@ -52,7 +53,7 @@ def lower_store(low: Lowering, first: ops.Store, block: Block) -> None:
     axis, _ = costs.choose_axis(low.known, shape, values, width, group)
     conditions = [(e, extent) for e, extent in wanted if not proved_over(low, e, extent, shape)]
     if len(group) == 1 and _transposed_store(low, first, width):
-        return
+        return group
     limits, established = clips(low, conditions, shape)
 
     def body(coords: Point, lanes: int) -> None:
@@ -65,6 +66,7 @@ def lower_store(low: Lowering, first: ops.Store, block: Block) -> None:
         hoist=lambda coords: [(value, coords) for value in values],
         clips=limits, established=established, conditions=conditions,
     )  # fmt: skip
+    return group
 
 
 def _transposed_store(low: Lowering, op: ops.Store, width: int) -> bool:
@@ -77,7 +79,7 @@ def _transposed_store(low: Lowering, op: ops.Store, width: int) -> bool:
         written = costs.access_cost(address, width)
         along = register_transpose.source_axis(low, op.value, shape, across, width, written)
         if written == 1 and along >= 0:
-            low.nests.append(Nest("store", (op.value,), shape, across, width, "squares"))
+            low.begin(Nest("store", (op.value,), shape, across, width, "squares"))
             register_transpose.transposed_nest(
                 low, shape, along, across, width,
                 lambda coords: low.at(op.value, coords),
