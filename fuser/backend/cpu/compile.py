@@ -206,7 +206,7 @@ def _entry(
         f.call_void("llvm.x86.tilerelease")
     f.ret()
     for pointer in sizes:
-        # behind the load of the pointer, which is in the first block
+        # after the load of the pointer, which is in the first block
         start = f.blocks[0].lines
         kept, start[:] = list(start), []
         read_sizes(f, pointer)

@@ -13,7 +13,7 @@ from fuser.tilegen.ir import Op
 from fuser.tilegen.value import INDEX, TileType, Value
 
 MOST_COST = 1e300
-"""Where costs end: what has two users counts twice, and so 2^n times behind n of its kind."""
+"""Where costs end: what has two users counts twice, and so 2^n times after n of its kind."""
 
 _EXPENSIVE = {
     "exp": 12, "exp2": 12, "log": 16, "log2": 18, "tanh": 18, "erf": 20, "sin": 24, "cos": 24,

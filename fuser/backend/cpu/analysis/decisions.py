@@ -29,7 +29,7 @@ from fuser.tilegen.text import own_names
 from fuser.tilegen.value import Value
 
 Task = Literal["store", "keep", "copy", "reduce", "scan", "atomic"]
-"""What a nest leaves behind: stores; a tile in scratch, computed or copied; folds; updates."""
+"""What a nest is for: stores; a tile in scratch, computed or copied; folds; updates."""
 MOST_NAMES = 4
 """Values of a nest that are named; of more, their number."""
 
@@ -39,7 +39,7 @@ class Nest:
     """One loop nest. values: what it evaluates. axis: the vectorised one; -1: none. form: loops
     around vectors; a register tile without loops; or squares of vectors transposed in registers.
     interleaved: vectors that are computed side by side. unrolled: groups of them an iteration.
-    ends: whether the axis is run through as a whole, up to an edge and behind it with masks, or
+    ends: whether the axis is run through as a whole, up to an edge and after it with masks, or
     between limits that stores set."""
 
     task: Task
@@ -142,5 +142,5 @@ class _Printer:
         if nest.unrolled > 1:
             words.append(f"{nest.unrolled} an iteration")
         if nest.ends != "whole":
-            words.append("masks behind the edge" if nest.ends == "edge" else "within limits")
+            words.append("masks after the edge" if nest.ends == "edge" else "within limits")
         return nest.task, values, shape, ", ".join(words)

@@ -55,13 +55,9 @@ def _read_before(facts: Facts, load: Op, store: ops.Store) -> bool:
     if load.shape != store.value.shape or load.indices != store.indices:
         return False
 
-    def results(value: Value) -> list[Value]:
-        users = facts.users.get(value, ())
-        return [user.result for user in users if isinstance(user, ELEMENTWISE)]
-
     return all(
         isinstance(user, ELEMENTWISE) or user is store
-        for value in walks.reachable([load.result], results)
+        for value in walks.reachable([load.result], facts.made_of)
         for user in facts.users.get(value, ())
     )
 
@@ -92,7 +88,9 @@ def _updates(facts: Facts, op: ops.Dot, param: Value) -> bool:
         return False
     # Every use of the tile must be inside the accumulator's tree.
     inside: set[Op] = {op}
-    for value in walks.reachable([op.acc], lambda v: () if v is param else _inline(facts, v)):
+    for value in walks.reachable(
+        [op.acc], lambda v: () if v is param else facts.inline_operands(v)
+    ):
         owner = facts.producers.get(value)
         if owner is not None and facts.kind(value) == "inline" and value is not param:
             inside.add(owner)
@@ -111,12 +109,6 @@ def _updates(facts: Facts, op: ops.Dot, param: Value) -> bool:
     return op.a not in reached and op.b not in reached
 
 
-def _inline(facts: Facts, value: Value) -> tuple[Value, ...]:
-    """What an inline value is evaluated from."""
-    op = facts.producers.get(value)
-    return op.operands() if op and facts.kind(value) == "inline" else ()
-
-
 def reads(facts: Facts, value: Value, param: Value) -> bool | None:
     """Whether the inline tree of `value` reads `param`, everywhere element by element; None where
     it reads it in another way."""
@@ -124,7 +116,7 @@ def reads(facts: Facts, value: Value, param: Value) -> bool | None:
     def operands(state: tuple[Value, bool]) -> list[tuple[Value, bool]]:
         current, elementwise = state
         simple = isinstance(facts.producers.get(current), ELEMENTWISE)
-        found = () if current is param else _inline(facts, current)
+        found = () if current is param else facts.inline_operands(current)
         return [(operand, elementwise and simple) for operand in found]
 
     ways = [how for v, how in walks.reachable([(value, True)], operands) if v is param]

@@ -21,7 +21,7 @@ from fuser.base.target import Target
 from fuser.dtypes import DType, f32, f64
 from fuser.graph import walks
 from fuser.graph.sizes import divisor as gcd
-from fuser.graph.sizes import is_symbolic
+from fuser.graph.sizes import is_symbolic, size_hint
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, Scalar
 from fuser.tilegen.ir import Block, Buffer, Kernel, Op
@@ -90,6 +90,24 @@ class Facts:
     def room(self, value: Value) -> tuple[int, ...]:
         """The extents that a memory value takes."""
         return self.extents.get(value, value.shape)
+
+    def made_of(self, value: Value) -> list[Value]:
+        """The results of maps and casts of a value."""
+        return [op.result for op in self.users.get(value, ()) if isinstance(op, ELEMENTWISE)]
+
+    def inline_operands(self, value: Value) -> tuple[Value, ...]:
+        """What an inline value is evaluated from."""
+        op = self.producers.get(value)
+        return op.operands() if op is not None and self.kind(value) == "inline" else ()
+
+    def program_ids(self) -> dict[int, Value]:
+        """The program ids of the kernel, by axis."""
+        return {op.axis: op.result for op in self.kernel.body.ops if isinstance(op, ops.ProgramId)}
+
+    def fastest_id(self) -> Value | None:
+        """The program id by which a program differs from the next one."""
+        axes = [axis for axis, extent in enumerate(self.kernel.grid) if size_hint(extent) > 1]
+        return self.program_ids().get(axes[-1]) if axes else None
 
     def derive(self, op: Op, value: Value, made: Op, dtype: DType, name: str) -> Value:
         """The result of `made`, which computes a dot's operand from a value of the kernel, as a
@@ -284,13 +302,9 @@ def apart(a: ops.Store, b: ops.Store) -> bool:
 def stores_of(facts: Facts, value: Value) -> dict[ops.Store, int]:
     """The stores that maps and casts lead to from a register tile, each with how many ways do."""
 
-    def results(current: Value) -> list[Value]:
-        users = facts.users.get(current, ())
-        return [op.result for op in users if isinstance(op, ELEMENTWISE)]
-
     found: dict[ops.Store, int] = {}
     order: dict[Value, None] = {}
-    for current in walks.post_order(value, results, order):
+    for current in walks.post_order(value, facts.made_of, order):
         order[current] = None
     ways = dict.fromkeys(order, 0) | {value: 1}
     for current in reversed(order):

@@ -112,13 +112,9 @@ def _twins(facts: Facts, value: Value) -> list[Value]:
 def _elementwise(facts: Facts, value: Value, chosen: set[Value]) -> bool:
     """Whether every use of the value, through maps and casts, is at the same element."""
 
-    def follow(current: Value) -> list[Value]:
-        users = facts.users.get(current, ())
-        return [op.result for op in users if isinstance(op, kernel_facts.ELEMENTWISE)]
-
     return all(
         _used_elementwise(facts, op, current, chosen)
-        for current in walks.reachable([value], follow)
+        for current in walks.reachable([value], facts.made_of)
         for op in facts.users.get(current, ())
     )
 
@@ -236,7 +232,7 @@ def _worth_keeping(facts: Facts, value: Value, cost: float, roots: Roots) -> boo
 
 
 Roots = dict[tuple[object, int], float]
-"""Where a value is computed if nothing behind it is kept: (expression, iterations of its loops),
+"""Where a value is computed if nothing after it is kept: (expression, iterations of its loops),
 and how often an element is."""
 
 

@@ -116,11 +116,7 @@ def _period(facts: Facts, value: Value, depth: int) -> int:
     load and shifts by constants if those steps are one iteration."""
     found = 1
 
-    def operands(current: Value) -> tuple[Value, ...]:
-        op = facts.producers.get(current)
-        return op.operands() if op and facts.kind(current) == "inline" else ()
-
-    for current in walks.reachable([value], operands):
+    for current in walks.reachable([value], facts.inline_operands):
         op = facts.producers.get(current)
         if isinstance(op, ops.IndexTile) and facts.kind(current) == "inline":
             for atom, _ in op.expression.terms:

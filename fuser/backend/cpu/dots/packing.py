@@ -50,15 +50,13 @@ def _clear_rows(low: Lowering, value: Value, place: Memory) -> None:
     spare = place.strides[0] - depth
     if not spare:
         return
-    size = value.dtype.bytes
+    zeros = text.zero(text.vector(f"i{value.dtype.bits}", spare))
 
-    def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
-        at = low.f.gep(place.pointer, low.f.add(low.f.mul(i, place.strides[0]), depth),
-                       value.dtype.llvm)  # fmt: skip
-        low.f.store(text.zero(text.vector(f"i{value.dtype.bits}", spare)), at, size)
-        return []
+    def clear(row: Index, _: int) -> None:
+        at = low.index(row * place.strides[0] + depth)
+        low.f.store(zeros, low.f.gep(place.pointer, at, value.dtype.llvm), value.dtype.bytes)
 
-    low.f.loop(0, rows, 1, [], iteration, hint="clear")
+    low.cover(rows, 1, "clear", clear)
 
 
 def _widened(low: Lowering, reg: Reg, lanes: int) -> Reg:

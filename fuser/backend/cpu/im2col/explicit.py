@@ -13,7 +13,6 @@ from fuser.backend import text
 from fuser.backend.cpu.analysis import affine, costs, kernel_facts
 from fuser.backend.cpu.lowering.lower import Lowering
 from fuser.backend.cpu.memory.storage import Memory
-from fuser.backend.text import Reg
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, in_range
 from fuser.tilegen.value import Value
@@ -30,19 +29,16 @@ def fill_im2col(low: Lowering, source: Value, place: Memory, flips: int = 0) -> 
     if not pieces:
         return False
 
-    def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
-        with low.scope():
-            row = low.counter(i, 0, source.shape[0] - 1)
-            for start, lanes in pieces:
-                point = (row, Index(start) + affine.lane(lanes))
-                reg = low.vector_at(source, point, lanes)
-                if flips:
-                    mask = low.f.splat(text.integer(flips, source.dtype.llvm), lanes)
-                    reg = low.f.binary("xor", reg, mask)
-                low.write(place.pointer, source.dtype, low.memory_address(place, point), reg, lanes)
-        return []
+    def copy(row: Index, _: int) -> None:
+        for start, lanes in pieces:
+            point = (row, Index(start) + affine.lane(lanes))
+            reg = low.vector_at(source, point, lanes)
+            if flips:
+                mask = low.f.splat(text.integer(flips, source.dtype.llvm), lanes)
+                reg = low.f.binary("xor", reg, mask)
+            low.write_at(place, source.dtype, point, reg, lanes)
 
-    low.f.loop(0, source.shape[0], 1, [], iteration, hint="runs")
+    low.cover(source.shape[0], 1, "runs", copy)
     return True
 
 

@@ -15,7 +15,7 @@ rows as well, and nobody reads them. With a stride along y, image rows of one re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from fuser.backend.cpu.analysis import affine
 from fuser.backend.cpu.dots.records import ImplicitIm2col
@@ -40,7 +40,7 @@ def fill_implicit_im2col(
     (sy, _), (dy, dx) = window.strides, window.dilation
     last = (sy * (window.high - 1) + dy * (window.taps[0] - 1),
             window.strides[1] * (window.width - 1) + dx * (window.taps[1] - 1))  # fmt: skip
-    f, channels = low.f, window.channels
+    channels = window.channels
 
     def pixel(row: Index, column: Index) -> None:
         here = [
@@ -55,49 +55,29 @@ def fill_implicit_im2col(
             base = base + at * stride
         line = modulo(row, sy) * window.lines + floordiv(row, sy)
         target = (line * window.columns + column) * channels
-        for start, lanes in _pieces(channels):
+        for start in range(0, channels, LANES):
+            lanes = min(LANES, channels - start)
+            c = affine.lane(lanes) + start
+            reg = low.read(
+                low.buffers[load.view.buffer], source.dtype, base + c, lanes, conditions,
+                load.pad or 0,
+            )  # fmt: skip
+            low.write(place.pointer, source.dtype, target + c, reg, lanes)
 
-            def piece(c: Index, lanes: int = lanes) -> None:
-                reg = low.read(
-                    low.buffers[load.view.buffer], source.dtype, base + c + affine.lane(lanes),
-                    lanes, conditions, load.pad or 0,
-                )  # fmt: skip
-                low.write(place.pointer, source.dtype, target + c + affine.lane(lanes), reg, lanes)
-
-            piece(Index(start))
-
-    def rows(i: Reg, carried: list[Reg]) -> list[Reg]:
-        with low.scope():
-            row = low.counter(i, 0, last[0])
-
-            def columns(k: Reg, carried: list[Reg]) -> list[Reg]:
-                with low.scope():
-                    pixel(row, low.counter(k, 0, last[1]))
-                return []
-
-            f.loop(0, last[1] + 1, 1, [], columns, hint="pixels")
-        return []
-
-    f.loop(0, last[0] + 1, 1, [], rows, hint="lines")
-
-
-def _pieces(channels: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, channels, LANES):
-        yield start, min(LANES, channels - start)
+    low.cover(
+        last[0] + 1, 1, "lines",
+        lambda row, _: low.cover(last[1] + 1, 1, "pixels", lambda column, _: pixel(row, column)),
+    )  # fmt: skip
 
 
 def each_tap(low: Lowering, window: ImplicitIm2col, body: Callable[[Reg, Reg], None]) -> None:
     """Call body(number of the tap, elements from a pixel to what it reads) in a loop over taps."""
-    count = window.taps[0] * window.taps[1]
 
-    def iteration(t: Reg, carried: list[Reg]) -> list[Reg]:
-        with low.scope():
-            tap = low.counter(t, 0, count - 1)
-            row = floordiv(tap, window.taps[1]) * window.dilation[0]
-            column = modulo(tap, window.taps[1]) * window.dilation[1]
-            sy = window.strides[0]
-            line = modulo(row, sy) * window.lines + floordiv(row, sy)
-            body(low.index(tap), low.index((line * window.columns + column) * window.channels))
-        return []
+    def each(tap: Index, _: int) -> None:
+        row = floordiv(tap, window.taps[1]) * window.dilation[0]
+        column = modulo(tap, window.taps[1]) * window.dilation[1]
+        sy = window.strides[0]
+        line = modulo(row, sy) * window.lines + floordiv(row, sy)
+        body(low.index(tap), low.index((line * window.columns + column) * window.channels))
 
-    low.f.loop(0, count, 1, [], iteration, hint="taps")
+    low.cover(window.taps[0] * window.taps[1], 1, "taps", each)

@@ -210,11 +210,7 @@ def unread_beyond(low: Values, edge: Edge, axis: int, value: Value, folds: Seque
     known = low.known
     block = known.blocks[value]
 
-    def results(current: Value) -> list[Value]:
-        users = known.users.get(current, ())
-        return [op.result for op in users if isinstance(op, kernel_facts.ELEMENTWISE)]
-
-    for current in walks.reachable([value], results):
+    for current in walks.reachable([value], known.made_of):
         for op in known.users.get(current, ()):
             if isinstance(op, kernel_facts.ELEMENTWISE) or op in folds:
                 continue

@@ -28,10 +28,7 @@ class Nests(Values):
     def fill(self, value: Value, place: Memory) -> None:
         """Write an inline (or pending) value to a place, element by element."""
         evaluate = self._stand_in(value)
-        axis = min(
-            (a for a, step in enumerate(place.strides) if step == 1 and value.shape[a] > 1),
-            default=-1,
-        )
+        axis = _innermost(value, place)
         width = self.width_for([value])
 
         def put(coords: Point, reg: Reg, lanes: int) -> None:
@@ -72,10 +69,7 @@ class Nests(Values):
 
     def copy(self, value: Value, source: Memory, target: Memory) -> None:
         """Copy a tile between two places in scratch."""
-        axis = min(
-            (a for a, step in enumerate(target.strides) if step == 1 and value.shape[a] > 1),
-            default=-1,
-        )
+        axis = _innermost(value, target)
 
         def body(coords: Point, lanes: int) -> None:
             here = self.memory_address(source, coords)
@@ -169,23 +163,6 @@ class Nests(Values):
         """Whether this function has loops over tiles, around dots and nests alike."""
         return any(block.label.startswith("for.") for block in self.f.blocks)
 
-    def cover(self, extent: int, size: int, hint: str, body: Callable[[Index, int], None]) -> None:
-        """Call body(start, size) for whole blocks of an extent, in a loop, and for what is left."""
-        whole = extent // size
-        if whole == 1:
-            body(Index(0), size)
-        elif whole:
-
-            def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
-                with self.scope():
-                    body(self.counter(i, 0, (whole - 1) * size, size), size)
-                return []
-
-            self.f.loop(0, whole * size, size, [], iteration, hint=hint)
-        if extent % size:
-            with self.scope():
-                body(Index(whole * size), extent % size)
-
     def cells(self, shape: tuple[int, ...]) -> list[tuple[Point, int]]:
         """The points of a register tile: every row, every vector of the last axis."""
         rows: list[Point] = [()]
@@ -278,3 +255,9 @@ class Nests(Values):
             if (coords or value.shape == ()) and not held:
                 if self.known.kind(value) == "inline" or self.placed(value, local):
                     self.at(value, coords, local)
+
+
+def _innermost(value: Value, place: Memory) -> int:
+    """The axis along which a tile in scratch is contiguous; -1: none."""
+    axes = (a for a, step in enumerate(place.strides) if step == 1 and value.shape[a] > 1)
+    return min(axes, default=-1)

@@ -96,37 +96,21 @@ def transposed_nest(
                 reg = f.shuffle(reg, None, range(rows))
             write(tuple(coords), reg, rows)
 
-    def blocks(extent: int, body: Callable[[Index, int], None], hint: str) -> None:
-        whole = extent // width * width
-
-        def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
-            with low.scope():
-                body(low.counter(i, 0, whole - width, width), width)
-            return []
-
-        if whole:
-            f.loop(0, whole, width, [], iteration, hint=hint)
-        if extent % width:
-            with low.scope():
-                body(Index(whole), extent % width)
-
     def level(axes: list[int]) -> None:
         if not axes:
-            blocks(
-                shape[across],
-                lambda other, rows: blocks(
-                    shape[along], lambda start, lanes: square(start, other, lanes, rows), "turn"
+            low.cover(
+                shape[across], width, "turns",
+                lambda other, rows: low.cover(
+                    shape[along], width, "turn",
+                    lambda start, lanes: square(start, other, lanes, rows),
                 ),
-                "turns",
-            )
+            )  # fmt: skip
             return
 
-        def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
-            with low.scope():
-                coords[axes[0]] = low.counter(i, 0, shape[axes[0]] - 1)
-                level(axes[1:])
-            return []
+        def row(i: Index, _: int) -> None:
+            coords[axes[0]] = i
+            level(axes[1:])
 
-        f.loop(0, shape[axes[0]], 1, [], iteration, hint="rows")
+        low.cover(shape[axes[0]], 1, "rows", row)
 
     level([a for a, extent in enumerate(shape) if a not in (along, across) and extent > 1])

@@ -8,7 +8,7 @@ it and below. *Facts* are bounds of expressions that loops and branches have est
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -94,6 +94,23 @@ class Emitter:
         self.facts += facts
         yield
         del self.facts[count:]
+
+    def cover(self, extent: int, size: int, hint: str, body: Callable[[Index, int], None]) -> None:
+        """Call body(start, size) for whole blocks of an extent, in a loop, and for what is left."""
+        whole = extent // size
+        if whole == 1:
+            body(Index(0), size)
+        elif whole:
+
+            def iteration(i: Reg, carried: list[Reg]) -> list[Reg]:
+                with self.scope():
+                    body(self.counter(i, 0, (whole - 1) * size, size), size)
+                return []
+
+            self.f.loop(0, whole * size, size, [], iteration, hint=hint)
+        if extent % size:
+            with self.scope():
+                body(Index(whole * size), extent % size)
 
     def placeholder(self, extent: int, multiple: int = 1) -> Index:
         """A coordinate that stands for a loop counter not made yet; no code may name it."""

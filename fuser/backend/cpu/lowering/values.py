@@ -412,11 +412,8 @@ class Values(Access):
             counter = self.counters.get(variable, Index(0, ((Scalar(variable), 1),)))
             for atom, _ in counter.terms:
                 in_loop = in_loop + address.coefficient(atom)
-        body = self.known.kernel.body.ops
-        grid = enumerate(self.known.kernel.grid)
-        fast = [axis for axis, extent in grid if size_hint(extent) > 1][-1:]
-        ids = [v.result for v in body if isinstance(v, ops.ProgramId) and [v.axis] == fast]
-        return in_loop, sum(address.coefficient(Scalar(value)) for value in ids)
+        fast = self.known.fastest_id()
+        return in_loop, 0 if fast is None else address.coefficient(Scalar(fast))
 
     def _to_next(self, block: Block, in_loop: int, in_grid: int) -> Index:
         """From an address to that of the next iteration, and from the last iteration's to that of

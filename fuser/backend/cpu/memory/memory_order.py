@@ -19,7 +19,6 @@ from fuser.graph.sizes import is_symbolic, same
 from fuser.tilegen import ops
 from fuser.tilegen.index import Axis, Index
 from fuser.tilegen.ir import Buffer, Kernel, Op
-from fuser.tilegen.value import Value
 
 
 def overlapping(buffer: Buffer) -> Buffer | int:
@@ -52,12 +51,8 @@ def reads_memory_of(facts: Facts, store: ops.Store, other: ops.Store) -> bool:
     if memory not in facts.changing:
         return False
 
-    def operands(value: Value) -> tuple[Value, ...]:
-        op = facts.producers.get(value)
-        return op.operands() if op is not None and facts.kind(value) == "inline" else ()
-
     roots = [store.value] if store.mask is None else [store.value, store.mask]
-    for value in walks.reachable(roots, operands):
+    for value in walks.reachable(roots, facts.inline_operands):
         op = facts.producers.get(value)
         if isinstance(op, ops.Load) and facts.kind(value) == "inline":
             if overlapping(op.view.buffer) == memory:
@@ -96,15 +91,11 @@ def _changes(op: Op, memory: Buffer | int) -> bool:
 def _used_in_time(facts: Facts, load: ops.Load) -> bool:
     """Whether a load gives what it should where its value is wanted."""
     block = facts.parents[load]
-    behind = block.ops[block.ops.index(load) + 1 :]
+    rest = block.ops[block.ops.index(load) + 1 :]
     memory = overlapping(load.view.buffer)
-    last = next((at for at, op in enumerate(behind) if _changes(op, memory)), len(behind))
+    last = next((at for at, op in enumerate(rest) if _changes(op, memory)), len(rest))
 
-    def results(value: Value) -> list[Value]:
-        users = facts.users.get(value, ())
-        return [user.result for user in users if isinstance(user, ELEMENTWISE)]
-
-    for value in walks.reachable([load.result], results):
+    for value in walks.reachable([load.result], facts.made_of):
         for user in facts.users.get(value, ()):
             if isinstance(user, ELEMENTWISE):
                 continue
@@ -112,7 +103,7 @@ def _used_in_time(facts: Facts, load: ops.Load) -> bool:
                 return False
             if any(value in index.values() for index in user.indices):
                 return False
-            at = behind.index(user)
+            at = rest.index(user)
             if at > last or (at == last and not _same_places(load, user)):
                 return False
     return True

@@ -32,15 +32,13 @@ def row_prefetches(low: Lowering, op: ops.Dot, plan: DotPlan) -> list[Prefetch]:
     """What to fetch during a dot whose results stay in registers; nothing in loops, where it would
     be fetched again and again, nor where there is little to fetch for the time."""
     body = low.known.kernel.body.ops
-    grid = enumerate(low.known.kernel.grid)
-    fast = [axis for axis, extent in grid if size_hint(extent) > 1][-1:]
-    ids = [v.result for v in body if isinstance(v, ops.ProgramId) and [v.axis] == fast]
-    if op not in body or plan.steps > 1 or plan.vector_axis != 1 or not ids:
+    fast = low.known.fastest_id()
+    if op not in body or plan.steps > 1 or plan.vector_axis != 1 or fast is None:
         return []
     left = low.known.producers.get(plan.a.value)
     loads = [v for v in body if isinstance(v, ops.Load)]
     loads = [v for v in loads if v is left or v.shape == op.result.shape]
-    found = [_rows(low, load, Scalar(ids[0])) for load in loads]
+    found = [_rows(low, load, Scalar(fast)) for load in loads]
     rows = [item for item in found if item is not None]
     lines, depth = sum(item.runs * item.lines for item in rows), op.a.shape[1]
     if not lines * FEW_STEPS > depth or lines > MOST_LINES * depth:

@@ -10,7 +10,6 @@ from fuser.backend.text import integer
 from fuser.graph.sizes import by_example, size_hint
 from fuser.tilegen import ops
 from fuser.tilegen.index import Index, Scalar
-from fuser.tilegen.value import Value
 
 MOST_SHARING = 16
 """Programs that share one panel's prefetches; those after them fetch nothing new."""
@@ -42,7 +41,7 @@ def weight_prefetches(low: Lowering, op: ops.Dot, plan: DotPlan) -> list[Prefetc
 def _near(low: Lowering, op: ops.Dot, panel: Source, start: Index) -> Prefetch | None:
     """The next steps of k of a panel that L1 does not hold."""
     depth, columns = op.b.shape
-    ids = _ids(low).values()
+    ids = low.known.program_ids().values()
     terms = [Index(0, (term,)) for term in start.terms]
     walked = sum((term for term in terms if not set(ids) & set(term.values())), Index(0))
     row = columns * panel.bytes
@@ -53,15 +52,10 @@ def _near(low: Lowering, op: ops.Dot, panel: Source, start: Index) -> Prefetch |
     return Prefetch(panel.pointer(start + columns * NEAR_STEPS), row, row // LINE, level=1)
 
 
-def _ids(low: Lowering) -> dict[int, Value]:
-    """The program ids of the kernel, by axis."""
-    return {v.axis: v.result for v in low.known.kernel.body.ops if isinstance(v, ops.ProgramId)}
-
-
 def _moves(low: Lowering, start: Index) -> bool:
     """Whether the program after this one reads another panel."""
     axes = [axis for axis, extent in enumerate(low.known.kernel.grid) if extent > 1]
-    ids = _ids(low)
+    ids = low.known.program_ids()
     return bool(axes) and axes[-1] in ids and bool(start.coefficient(Scalar(ids[axes[-1]])))
 
 
@@ -72,7 +66,7 @@ def _next_panel(low: Lowering, op: ops.Dot, source: Source, start: Index) -> Pre
     fetches its share of the panel of the next program along the slower axis.
     """
     axes = [axis for axis, extent in enumerate(low.known.kernel.grid) if extent > 1]
-    ids = _ids(low)
+    ids = low.known.program_ids()
     if len(axes) < 2 or any(axis not in ids for axis in axes[-2:]):
         return None
     slow, fast = (Scalar(ids[axis]) for axis in axes[-2:])
