@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from fuser.backend import llvm, math
-from fuser.backend.cpu.analysis import analyse
-from fuser.backend.cpu.bounds import idle
-from fuser.backend.cpu.decisions import print_decisions
-from fuser.backend.cpu.in_place import in_place_pairs
-from fuser.backend.cpu.lower import Lowering
-from fuser.backend.cpu.rules import RULES
-from fuser.backend.cpu.storage import One
+from fuser.backend.cpu.analysis.decisions import print_decisions
+from fuser.backend.cpu.analysis.in_place import in_place_pairs
+from fuser.backend.cpu.analysis.placement import analyse
+from fuser.backend.cpu.lowering.lower import Lowering
+from fuser.backend.cpu.lowering.rules import RULES
+from fuser.backend.cpu.memory.bounds import idle
+from fuser.backend.cpu.memory.storage import One, alignment
 from fuser.backend.cpu.verify import verify_tiles
 from fuser.backend.function import Function, Module, read_scalars, read_sizes
 from fuser.backend.module import CompiledKernel
@@ -22,9 +22,6 @@ from fuser.graph.dims import DimExpr
 from fuser.graph.sizes import is_symbolic, size_hint
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Buffer, Kernel
-
-_GIVEN = ("input", "constant")
-"""Roles of buffers that may be arrays of the caller's or of a model file, used where they are."""
 
 
 def entry_name(kernel: Kernel) -> str:
@@ -47,7 +44,7 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
     """Native code of a kernel. Raises LoweringError, CompileError, and VerifyError for a lowered
     program that reads what it has not written.
 
-    With symbolic dims (and their Sizes active), or scalars, the entry finds, behind the buffers, an
+    With symbolic dims (and their Sizes active), or scalars, the entry finds, after the buffers, an
     array of 8-byte slots: i64 with the values of facts["sizes"], then the bits of the scalars that
     facts["scalars"] names, in the low bytes. The grid at other sizes is facts["grid"].
     facts["in_place"]: pairs of an operand and a result that may be one buffer, by their positions.
@@ -94,18 +91,11 @@ def _access(kernel: Kernel, buffer: Buffer, shared: bool) -> str:
     if buffer.alias:
         shared = any(other.alias == buffer.alias for other in writes)
     words = ["" if shared else " noalias", "" if buffer in writes else " readonly"]
-    return f"ptr{''.join(words)} align {_alignment(buffer)}"
-
-
-def _alignment(buffer: Buffer) -> int:
-    """Bytes that a buffer is aligned to."""
-    if buffer.open:
-        return max(buffer.align, buffer.dtype.bytes)
-    return buffer.dtype.bytes if buffer.role in _GIVEN else 64
+    return f"ptr{''.join(words)} align {alignment(buffer)}"
 
 
 def _has_numbers(kernel: Kernel) -> bool:
-    """Whether a launch gives numbers behind the buffers."""
+    """Whether a launch gives numbers after the buffers."""
     return dims.active() is not None or bool(kernel.scalars)
 
 
@@ -145,13 +135,11 @@ def _lower(
         program.traits |= {math.DP4A}
     buffers = dict(zip(kernel.buffers, program.args, strict=False))
     low = Lowering(RULES, module, program, target, facts, buffers)
-    low.alignments = {reg: _alignment(buffer) for buffer, reg in buffers.items()}
     for position, value in enumerate(kernel.scalars):
         low.places[value] = One(Reg(value.dtype.llvm, f"%scalar.{position}"))
     for op in kernel.body.ops:
         if isinstance(op, ops.ProgramId):
-            low.scalars[op.result] = program.args[len(kernel.buffers) + op.axis]
-            low.depths[op.result] = 0
+            low.bind(op.result, program.args[len(kernel.buffers) + op.axis])
     spare = idle(low, kernel)
     if spare is not None:
         done, work = program.block("idle"), program.block("work")
@@ -171,7 +159,8 @@ def _lower(
     if low.zero_bytes:
         count = -(-low.zero_bytes // 64) * 64
         module.add_global(f"@zeros = internal constant [{count} x i8] zeroinitializer, align 64")
-    _entry(module, kernel, attributes, offsets, low.uses_tiles)
+    units = [plan.unit.name for plan in facts.dots.values() if plan.unit is not None]
+    _entry(module, kernel, attributes, offsets, "amx" in units)
     # Scalars follow the sizes, of which the entry may read more than the program does.
     if kernel.scalars:
         read_scalars(program, Reg("ptr", "%sizes"), [v.dtype for v in kernel.scalars], len(read))
@@ -217,7 +206,7 @@ def _entry(
         f.call_void("llvm.x86.tilerelease")
     f.ret()
     for pointer in sizes:
-        # behind the load of the pointer, which is in the first block
+        # after the load of the pointer, which is in the first block
         start = f.blocks[0].lines
         kept, start[:] = list(start), []
         read_sizes(f, pointer)

@@ -148,7 +148,7 @@ def test_what_was_loaded_before_a_lock_is_given_back() -> None:
     b.store(view, at, b.full(1.0, (8,), f32))
     b.store(b.view(y, (8,)), at, old)
     kernel = b.build()
-    from fuser.backend.cpu.analysis import analyse
+    from fuser.backend.cpu.analysis.placement import analyse
 
     assert len(analyse(kernel, native.HOST).held) == 1
     arrays = {name: np.arange(8, dtype=np.float32) for name in ("x", "y")}

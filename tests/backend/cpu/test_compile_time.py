@@ -8,8 +8,8 @@ import llvmlite.binding as binding
 import pytest
 
 from fuser.backend import llvm
-from fuser.backend.cpu import costs, kernel_facts
-from fuser.backend.cpu.kernel_facts import Facts
+from fuser.backend.cpu.analysis import costs, kernel_facts
+from fuser.backend.cpu.analysis.kernel_facts import Facts
 from fuser.dtypes import f32
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import Index, axis, lookup, minimum

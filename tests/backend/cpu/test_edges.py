@@ -1,4 +1,4 @@
-"""Tiles that are wider than the rows under them: what lies behind the edge counts as it should.
+"""Tiles that are wider than the rows under them: what lies after the edge counts as it should.
 
 A row of n elements stands under a tile of EXTENT. Compiled for any n, kernels do what the
 interpreter does for one. Behind each row there is poison, and numbers are such that sums are exact.
@@ -187,7 +187,7 @@ def test_softmax(fn: ops.ReduceFn, all_of_it: bool, target: Target) -> None:
 
 
 def test_two_folds_of_a_kept_tile() -> None:
-    """Written on the way of one fold, read by another that counts what is behind the edge."""
+    """Written on the way of one fold, read by another that counts what is after the edge."""
 
     def write(r: Rows) -> None:
         x = r.load(-INF)

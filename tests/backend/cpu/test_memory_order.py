@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
-from fuser.backend.cpu import analysis
+from fuser.backend.cpu.analysis import placement
 from fuser.dtypes import DType, f16, f32, i8, i32
 from fuser.tilegen import interpret
 from fuser.tilegen.builder import Builder
@@ -65,7 +65,7 @@ def numbers(*names: str, dtype: type = np.float32) -> dict[str, np.ndarray]:
 
 
 def held(kernel: Kernel) -> int:
-    return len(analysis.analyse(kernel, native.HOST).held)
+    return len(placement.analyse(kernel, native.HOST).held)
 
 
 def reverse_in_place(p: Pointers) -> None:

@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from fuser.backend import cpu
-from fuser.backend.cpu import nest_constants
+from fuser.backend.cpu.loops import nest_constants
 from fuser.base.target import X86_64_V4
 from fuser.frontends.onnx.model import Model, open_model
 from fuser.partition import partition

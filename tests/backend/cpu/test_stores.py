@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fuser.backend.cpu.kernel_facts import apart
+from fuser.backend.cpu.analysis.kernel_facts import apart
 from fuser.base.target import X86_64_V3
 from fuser.dtypes import f32
 from fuser.tilegen import interpret, ops

@@ -10,7 +10,7 @@ import pytest
 
 from fuser import dtypes
 from fuser.backend.cpu import assembly, compile_kernel
-from fuser.backend.cpu.analysis import analyse
+from fuser.backend.cpu.analysis.placement import analyse
 from fuser.base.target import AARCH64, DOT_UNITS, X86_64_V3, X86_64_V4, Target, cpu_target
 from fuser.dtypes import DType
 from fuser.graph import precision

@@ -55,7 +55,7 @@ def conv_schedule(
 
 def _image_rows(target: Target, unit: DotUnit, window: Window, n: int, channels: int) -> int:
     """Rows of the result in a block whose part of the image is copied once for all taps
-    (backend/cpu/implicit_im2col.py); 0: windows are copied one by one.
+    (backend/cpu/im2col/implicit.py); 0: windows are copied one by one.
 
     A tile is 16 pixels, those between two rows included; an odd one shares no panels with another,
     and a program reads the panels again: both cost as much as half a tile.

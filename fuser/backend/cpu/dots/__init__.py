@@ -1,0 +1,1 @@
+"""Dots: how they are blocked, how their operands are read, their micro-kernels."""

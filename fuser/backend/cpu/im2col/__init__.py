@@ -1,0 +1,1 @@
+"""Windows of images as left operands of dots."""

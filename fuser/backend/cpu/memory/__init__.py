@@ -1,0 +1,1 @@
+"""Where values are, and how memory is read and written at points."""

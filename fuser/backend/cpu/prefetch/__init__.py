@@ -1,0 +1,1 @@
+"""Prefetches of what dots read next."""
