@@ -115,7 +115,6 @@ def _period(facts: Facts, value: Value, depth: int) -> int:
     """Steps of k after which the way to read an operand repeats: codes that share a word are one
     load and shifts by constants if those steps are one iteration."""
     found = 1
-
     for current in walks.reachable([value], facts.inline_operands):
         op = facts.producers.get(current)
         if isinstance(op, ops.IndexTile) and facts.kind(current) == "inline":

@@ -46,17 +46,12 @@ def _near(low: Lowering, op: ops.Dot, panel: Source, start: Index) -> Prefetch |
     walked = sum((term for term in terms if not set(ids) & set(term.values())), Index(0))
     row = columns * panel.bytes
     size = row * depth + (walked.range[1] - walked.range[0]) * panel.bytes
-    stays = size <= NEAR_BYTES and not _moves(low, start)
+    fast = low.known.fastest_id()
+    moves = fast is not None and bool(start.coefficient(Scalar(fast)))
+    stays = size <= NEAR_BYTES and not moves
     if panel.load.pad is not None or row % LINE or stays:
         return None
     return Prefetch(panel.pointer(start + columns * NEAR_STEPS), row, row // LINE, level=1)
-
-
-def _moves(low: Lowering, start: Index) -> bool:
-    """Whether the program after this one reads another panel."""
-    axes = [axis for axis, extent in enumerate(low.known.kernel.grid) if extent > 1]
-    ids = low.known.program_ids()
-    return bool(axes) and axes[-1] in ids and bool(start.coefficient(Scalar(ids[axes[-1]])))
 
 
 def _next_panel(low: Lowering, op: ops.Dot, source: Source, start: Index) -> Prefetch | None:
