@@ -46,8 +46,7 @@ rooms = {{name.split(".")[1] for name in loaded - {{"fuser.graph", "fuser.graph.
 print(len(loaded), " ".join(sorted(rooms)), file=sys.stderr)
 late = {{"fuser.runtime.dlpack", "fuser.runtime.device_tensors", "fuser.runtime.plan_report"}}
 assert not loaded & late, loaded & late
-assert rooms <= {{"backend", "config", "dtypes", "errors", "forks", "limits", "runtime",
-                 "target"}}, rooms
+assert rooms <= {{"backend", "base", "dtypes", "errors", "runtime"}}, rooms
 assert not {{"onnx", "llvmlite", "click", "inspect", "asyncio"}} & (
     set(sys.modules) - {before(code="import numpy, ml_dtypes, concurrent.futures.thread")!r})
 """

@@ -17,7 +17,7 @@ from fuser.errors import FuserError, InvalidModelError
 from fuser.frontends.onnx import model as onnx_models
 from fuser.frontends.onnx.importer import import_onnx, load_mapped, load_model
 from fuser.graph.mapping import mapping_of, release_pages
-from fuser.pipeline import compiler
+from fuser.pipeline import compiled
 
 F32 = TensorProto.FLOAT
 
@@ -125,13 +125,13 @@ def test_a_plan_keeps_nothing_of_the_file(tmp_path: Path) -> None:
 
 def test_a_file_that_changes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, model())
-    partition = compiler.partition
+    partition = compiled.partition
 
     def change(*arguments: Any) -> Any:
         path.write_bytes(model(w=arrays()["w"] * 2).SerializeToString())
         return partition(*arguments)
 
-    monkeypatch.setattr(compiler, "partition", change)
+    monkeypatch.setattr(compiled, "partition", change)
     with pytest.raises(InvalidModelError, match="changed while it was compiled"):
         fuser.compile(path, device="cpu", threads=1)
 
