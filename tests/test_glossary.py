@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BACK_ENDS = {"CPU": ROOT / "fuser" / "backend" / "cpu", "GPU": ROOT / "fuser" / "backend" / "nvptx"}
 """Folders by the word in the heading of their section."""
 MAX_ENTRIES = 16
-"""Of a back end's folder: what a reader takes in at once."""
+"""Entries in a back end's folder: what a reader takes in at once."""
 PAGE = (ROOT / "docs" / "glossary.md").read_text()
 LEVEL = (ROOT / "docs" / "gpu-level.md").read_text()
 each_back_end = pytest.mark.parametrize("name", BACK_ENDS)

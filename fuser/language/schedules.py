@@ -97,7 +97,7 @@ class Rows:
     def __init__(self, kernel: Kernel, held: int, target: Target) -> None:
         self.held, self.target = held, target
         self.looped = any(isinstance(op, ops.For) for op in kernel.walk())
-        self.beside = [value.type for value in _read_behind(kernel) if value.shape]
+        self.beside = [value.type for value in _read_after(kernel) if value.shape]
         self.strip = 1 << 31 if self.looped else STRIP
 
     def blocks(self, warps: int, cluster: int = 1) -> int:
@@ -132,8 +132,8 @@ class Rows:
         return Spread(WARPS, cluster, self.blocks(WARPS, cluster))
 
 
-def _read_behind(kernel: Kernel) -> Iterator[Value]:
-    """What is loaded behind the last reduction of a block: in strips
+def _read_after(kernel: Kernel) -> Iterator[Value]:
+    """What is loaded after the last reduction of a block: in strips
     (nvptx/tiling/strip_mined_rows.py), but for loops."""
     blocks = [kernel.body, *(block for op in kernel.walk() for block in op.blocks())]
     for block in blocks:

@@ -45,7 +45,7 @@ from tests.cli.widths import MODELS
 
 KINDS_OF_BYTES = ("boundary_bytes", "dram_bytes", "dram_bytes_cold")
 MAX_GAP = 0.03
-"""Of the bar's parts and the run, as a share."""
+"""Largest difference between the bar's parts and the run, as a share."""
 MICROSECONDS = {"s": 1e6, "ms": 1e3, "µs": 1.0, "ns": 1e-3}
 
 

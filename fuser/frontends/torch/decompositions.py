@@ -118,10 +118,11 @@ def replace_calls(module: Any) -> None:
     }
     for part in module.modules():
         if isinstance(part, torch.fx.GraphModule):
-            for node in part.graph.nodes:
-                if node.op == "call_function" and node.target in found:
-                    node.target = found[node.target]
-            part.recompile()
+            calls = [n for n in part.graph.nodes if n.op == "call_function" and n.target in found]
+            for node in calls:
+                node.target = found[node.target]
+            if calls:
+                part.recompile()
 
 
 def normal_distribution(x: Any) -> Any:

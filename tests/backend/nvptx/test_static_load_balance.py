@@ -58,15 +58,15 @@ def test_lengths_of_programs() -> None:
 @pytest.mark.parametrize("blocks", [1, 7, 132])
 def test_shares_are_even(blocks: int) -> None:
     """Every program once, and no block has more than a short program above the mean."""
-    trips = ([9] * 24 + [8, 7, 6, 5, 4, 3, 2, 1]) * 64
-    numbers = static_load_balance.longest_first(trips, blocks)
+    iterations = ([9] * 24 + [8, 7, 6, 5, 4, 3, 2, 1]) * 64
+    numbers = static_load_balance.longest_first(iterations, blocks)
     listed = [numbers[block::blocks] for block in range(blocks)]
-    assert sorted(n for n in numbers if n < len(trips)) == list(range(len(trips)))
+    assert sorted(n for n in numbers if n < len(iterations)) == list(range(len(iterations)))
     costs = []
     for share in listed:
-        own = [number for number in share if number < len(trips)]
-        assert share == own + [len(trips)] * (len(share) - len(own)) and len(own) < len(share)
-        costs.append(sum(trips[number] + static_load_balance.BETWEEN for number in own))
+        own = [number for number in share if number < len(iterations)]
+        assert share == own + [len(iterations)] * (len(share) - len(own)) and len(own) < len(share)
+        costs.append(sum(iterations[number] + static_load_balance.BETWEEN for number in own))
     assert max(costs) - min(costs) <= 1 + static_load_balance.BETWEEN
 
 

@@ -164,8 +164,8 @@ def test_log_gamma_near_its_roots_and_between(dtype: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_tails_keep_their_digits(dtype: Any) -> None:
-    """Of the normal distribution and its relatives: what is left is rounding of the argument, by
-    the square of which they fall."""
+    """The normal distribution and its relatives: what is left is the rounding of the argument, by
+    whose square they fall."""
     x = torch.linspace(-12.0, 12.0, 97).to(dtype)
 
     def tails(x: Any) -> tuple[Any, ...]:

@@ -28,7 +28,7 @@ SIGN = -128
 ROWS = 16
 """Rows of a tile register: tiles in scratch are padded to whole ones."""
 TILE_BYTES = 64
-"""Of a row of a tile register, and of a line of memory."""
+"""Bytes of a row of a tile register, and of a line of memory."""
 MOST_INLINE = 8
 """Instructions of an operand computed in the loop over k where nothing is computed twice; more take
 the registers of sums."""

@@ -42,7 +42,7 @@ class ImplicitIm2col:
 
     @property
     def columns(self) -> int:
-        """Of a line of the copy."""
+        """Pixels of a line of the copy."""
         return self.across * self.strides[1]
 
     @property
@@ -56,7 +56,7 @@ class ImplicitIm2col:
 
     @property
     def lines(self) -> int:
-        """Of a plane of the copy: image rows of one remainder by the stride."""
+        """Lines of a plane of the copy: image rows of one remainder by the stride."""
         stride = self.strides[0]
         return -(-(stride * (self.high - 1) + self.dilation[0] * (self.taps[0] - 1) + 1) // stride)
 

@@ -24,9 +24,8 @@ def machine(target: Target, least: int = 0) -> llvm.Machine:
     """LLVM's machine for an architecture.
 
     PTX 8.0 is enough below Hopper, 8.3 for wgmma and TMA, and 8.6 is Blackwell's first (8.7 for
-    sm_120); a newer
-    version than the driver's own compiler knows would be refused. least: what an instruction needs
-    beyond that. Shared pointers are 32-bit.
+    sm_120). The driver's own compiler refuses a newer version than it knows. least: what an
+    instruction needs beyond that. Shared pointers are 32-bit.
     """
     llvm.set_option("--nvptx-short-ptr")
     version = 80 if target.sm < 90 else 83 if target.sm < 100 else 86 if target.sm < 120 else 87

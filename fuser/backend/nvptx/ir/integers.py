@@ -32,7 +32,7 @@ Kind = Literal["arithmetic", "comparison", "select", "conversion", "lane", "regi
 Number = Any
 """A Python int, or an array of int64: signed, of the width of its type; a condition is 0 or 1."""
 Meaning = Callable[..., Number]
-"""Of the width of the type in bits and the operands; `cut` makes the result fit its type."""
+"""A function of the type's width in bits and the operands; `cut` makes the result fit its type."""
 
 
 @dataclass(frozen=True)

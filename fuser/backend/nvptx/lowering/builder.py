@@ -41,9 +41,9 @@ class WorkUnits(Protocol):
 
 @dataclass
 class ProducerState:
-    """Of a kernel with a producer warp. streams: the loops that it feeds. resident: what it fetches
-    once a program. consumer_groups: warp groups with a program each; order_barriers: those at which
-    they alternate, order_phase: the parity that they wait for. Of a persistent kernel:
+    """State of a kernel with a producer warp. streams: the loops that it feeds. resident: what it
+    fetches once a program. consumer_groups: warp groups with a program each; order_barriers: those
+    at which they alternate, order_phase: the parity that they wait for. Of a persistent kernel:
     program_number, and resident_phase, the parity of what is resident."""
 
     streams: dict[ops.For, Stream] = field(default_factory=dict)

@@ -73,7 +73,6 @@ def logcumsumexp(b: Builder, x: Value, axis: int) -> Value:
         return numeric.logaddexp(b, before, after)
 
     wide = b.cast(x, dtypes.f64) if x.dtype is dtypes.f32 else compose.stash(b, x)
-    wide = b.map(
-        "add", wide, b.scalar(0.0, wide.dtype)
-    )  # the sum with -inf that PyTorch begins with
+    # PyTorch begins with the sum with -inf, of which no -0 is left.
+    wide = b.map("add", wide, b.scalar(0.0, wide.dtype))
     return b.cast(by_doubling(b, wide, at, combine, -np.inf), x.dtype)
