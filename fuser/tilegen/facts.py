@@ -75,7 +75,15 @@ def _fitted(fact: Fact, value: Value) -> Fact:
     low, high, multiple = fact
     fits_low = low <= -UNBOUNDED or low >= value.dtype.lowest
     fits_high = high >= UNBOUNDED or high <= value.dtype.highest
-    return (low, high, multiple or 1) if fits_low and fits_high else UNKNOWN
+    if fits_low and fits_high:
+        return low, high, multiple or 1
+    return -UNBOUNDED, UNBOUNDED, _even_wrapped(multiple)
+
+
+def _even_wrapped(multiple: int) -> int:
+    """What still divides numbers after a wrap, which adds a multiple of a power of 2."""
+    known = multiple if isinstance(multiple, int) and multiple else 1
+    return known & -known
 
 
 def _cast(op: ops.Cast) -> Fact:
@@ -101,13 +109,16 @@ def _map(fn: str, args: Sequence[Fact]) -> Fact:
             low, high = symbolic_extreme(fn, (a_low, b_low)), symbolic_extreme(fn, (a_high, b_high))
             return low, high, gcd(a_by, b_by)
         return pick(a_low, b_low), pick(a_high, b_high), gcd(a_by, b_by)
+    (a_low, a_high, a_by), (b_low, b_high, b_by) = args
     if not all(map(_known, args)):
-        return UNKNOWN
-    if fn == "mod" and args[1][0] > 0:
-        return 0, args[1][1] - 1, 1
+        if fn not in ("add", "sub", "mul"):
+            return UNKNOWN
+        by = a_by * b_by if fn == "mul" else gcd(a_by, b_by)
+        return -UNBOUNDED, UNBOUNDED, _even_wrapped(by)
+    if fn == "mod" and b_low > 0:
+        return 0, b_high - 1, 1
     if fn not in ("add", "sub", "mul"):
         return UNKNOWN
-    (a_low, a_high, a_by), (b_low, b_high, b_by) = args
     if fn == "add":
         return a_low + b_low, a_high + b_high, gcd(a_by, b_by)
     if fn == "sub":

@@ -590,7 +590,7 @@ def symbolic_extreme(fn: str, items: Iterable[int]) -> int:
 def atom_multiple(atom: Atom) -> int:
     """The greatest known divisor of every value of the atom."""
     match atom:
-        case Scalar():
+        case Scalar() | Lookup():
             return atom.value.multiple
         case Mod():
             return gcd(atom.base.multiple, atom.divisor)

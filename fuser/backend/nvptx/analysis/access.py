@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from fuser.graph.sizes import certain, divides, is_symbolic, same, size_hint
 from fuser.graph.sizes import divisor as gcd
-from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, atom_multiple
+from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Mod, atom_multiple
 from fuser.tilegen.ir import Buffer, View
 from fuser.tilegen.ops import Atomic, AtomicAdd, Load, Store
 from fuser.tilegen.value import UNBOUNDED, Value
@@ -159,8 +159,6 @@ def _atom_multiple(atom: Atom, axis: int, width: int) -> int:
         case FloorDiv():
             base = multiple_of(atom.base, axis, width)
             return base // atom.divisor if base and divides(atom.divisor, base) else 1
-        case Lookup():
-            return 1
         case Extreme():
             result = 0
             for item in atom.items:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from fuser.backend.nvptx.ir.values import Operand
 from fuser.backend.nvptx.layouts.assignment import trip_count
 from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.graph.sizes import certain
 from fuser.tilegen import ops
 
 
 def has_iterations(low: Builder, loop: ops.For) -> bool:
-    """Whether every block has an iteration of a loop whose iterations the blocks share."""
+    """Whether every block surely has an iteration of a loop."""
     if low.stream_k is not None:
         return True
-    return low.cluster.splits(loop) and trip_count(loop) >= low.cluster.blocks
+    if low.cluster.splits(loop):
+        return trip_count(loop) >= low.cluster.blocks
+    return certain(loop.stop.range[0] - loop.start.range[1] - 1)
 
 
 def bounds(low: Builder, loop: ops.For) -> tuple[Operand, Operand]:

@@ -8,7 +8,7 @@ A conversion belongs to what a value was bound to: it is gone when the value is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
@@ -56,10 +56,10 @@ class Bindings(Generic[Entry]):
         self._converted, self.operands = converted, operands
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
-        """Code of other threads, in which nothing is bound yet."""
+    def apart(self, kept: Iterable[Value] = ()) -> Iterator[None]:
+        """Code of other threads, in which nothing is bound yet but what is kept."""
         values, converted = self.values, self._converted
-        self.values, self._converted = {}, {}
+        self.values, self._converted = {value: values[value] for value in kept}, {}
         yield
         self.values, self._converted = values, converted
 

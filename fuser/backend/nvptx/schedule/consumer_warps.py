@@ -5,9 +5,9 @@ A dot, or a load that goes on to registers, waits on "full" and arrives on "empt
 
 from __future__ import annotations
 
+from fuser.backend.nvptx.cluster.loop_bounds import has_iterations
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand, SharedTile, Tile
-from fuser.backend.nvptx.layouts.assignment import trip_count
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.schedule.producer_ring import (
     Channel,
@@ -37,7 +37,7 @@ def start_sums(low: Builder, stream: Stream, inits: list[Tile]) -> None:
     """Let dots that accumulate from zero ignore their sums in the first iteration instead: nothing
     has to be cleared. inits: of the loop's carried values."""
     loop = stream.loop
-    if not trip_count(stream.loop) or low.cluster.splits(loop):
+    if not has_iterations(low, loop) or low.cluster.splits(loop):
         return  # there may be no first iteration
     for dot in stream.group or ([stream.deferred] if stream.deferred else []):
         place = loop.body.params.index(dot.acc) - 1

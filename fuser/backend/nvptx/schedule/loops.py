@@ -27,7 +27,7 @@ from fuser.backend.nvptx.schedule import consumer_warps
 from fuser.backend.nvptx.schedule.attention_pipeline import AttentionPipeline
 from fuser.backend.nvptx.schedule.dot_chain import find_dot_chain
 from fuser.backend.nvptx.schedule.pipeline_plan import Pipeline, plan_pipeline
-from fuser.backend.nvptx.schedule.producer_ring import advance
+from fuser.backend.nvptx.schedule.producer_ring import CarriedRings, advance
 from fuser.backend.nvptx.schedule.tf32x3 import Tf32x3Loop
 from fuser.backend.nvptx.schedule.while_loops import long_for, yielded
 from fuser.backend.nvptx.tile_scheduler.persistent import arrive_order_barrier
@@ -100,9 +100,12 @@ def lower_for(low: Builder, op: ops.For) -> None:
         stage, phase = e.name_of(), e.name_of()
         scalars += [stage, phase]
         firsts += stream.ring
+    rings = CarriedRings(low, low.streams.values(), op)
+    scalars += rings.names
+    firsts += rings.firsts
     ring = pipeline or (stream if stream and stream.in_flight else None)
     phis = [low.like(init) for init in inits]
-    certain = (isinstance(start, int) and isinstance(stop, int)) or has_iterations(low, op)
+    certain = has_iterations(low, op)
     loop = gpu.For(
         stop=stop, scalars=tuple(scalars), firsts=tuple(firsts), params=tuple(phis),
         inits=tuple(inits), body=ir.Block(), certain=certain,
@@ -128,9 +131,14 @@ def lower_for(low: Builder, op: ops.For) -> None:
     if stream:
         stream.ring = advance(low, stream, stage, phase)
         following += stream.ring
+    following += rings.ends()
     low.do(gpu.Yield(scalars=tuple(following), values=tuple(results)))
     region.following()
     finals = list(loop.results)
+    if not certain:
+        rings.leave()
+    if stream and not certain:
+        stream.ring = stage, phase
     low.copies_pending = pending  # there may have been no iteration
     if stream:
         arrive_order_barrier(low, stream)

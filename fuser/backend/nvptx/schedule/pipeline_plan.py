@@ -53,12 +53,13 @@ def _planned(low: Builder, op: ops.For) -> Pipeline | str:
     makers = low.assignment.makers
     if wanted < 2:
         return f"{wanted} stages let nothing run ahead"
-    scalars = [item for item in op.body.ops if _is_scalar(low, item)]
+    looked_up = _tiles_of_addresses(low, op)
     ahead: set[Value] = {op.body.params[0]}
     usable: list[Op] = []
     local = {value for item in op.body.ops for value in item.results} | set(op.body.params[1:])
-    for item in scalars:
-        if not set(item.operands()) & (local - ahead):
+    for item in op.body.ops:
+        cheap = _is_scalar(low, item) or any(value in looked_up for value in item.results)
+        if cheap and not set(item.operands()) & (local - ahead):
             ahead.add(item.result)
             usable.append(item)
     loads = [
@@ -96,3 +97,23 @@ def _is_scalar(low: Builder, op: Op) -> bool:
         return True
     pure = ops.IndexTile | ops.Full | ops.Map | ops.Cast | ops.Bitcast
     return low.caller and isinstance(op, pure) and not op.result.shape
+
+
+def _tiles_of_addresses(low: Builder, loop: ops.For) -> set[Value]:
+    """The tiles of a body that staged loads find their addresses in, and what those are made of:
+    integers that are cheap to compute for a later iteration, such as rows times a stride."""
+    inside = {value: item for item in loop.body.ops for value in item.results}
+    found: set[Value] = set()
+    pending = [
+        value
+        for load in loop.body.ops
+        if isinstance(load, ops.Load) and load in low.assignment.staged
+        for value in load.operands()
+        if value.shape and value is not load.mask
+    ]
+    while pending:
+        value = pending.pop()
+        if value in inside and can_remake(value, low.assignment.makers, lambda other: True):
+            found.add(value)
+            pending += inside[value].operands()
+    return found

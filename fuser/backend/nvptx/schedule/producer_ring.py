@@ -8,6 +8,7 @@ code and schedule/consumer_warps.py the code of those who compute.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fuser.backend.nvptx.ir import ops as gpu
@@ -136,6 +137,29 @@ def advance(low: Recording, stream: Stream, stage: Operand, phase: Operand) -> R
     after = e.pick(wrap, 0, more)
     turned = e.compute("xor", phase, 1)
     return after, e.pick(wrap, turned, phase)
+
+
+class CarriedRings:
+    """The rings of streams inside of a loop, which go on from one of its iterations to the next.
+    names: where they are when an iteration begins; firsts: when the first one does."""
+
+    def __init__(self, low: Recording, streams: Iterable[Stream], loop: ops.For) -> None:
+        inside = set(loop.body.walk())
+        self._streams = [stream for stream in streams if stream.loop in inside]
+        self.firsts = self.ends()
+        for stream in self._streams:
+            stream.ring = low.scalars.name_of(), low.scalars.name_of()
+        self._rings = [stream.ring for stream in self._streams]
+        self.names = [str(name) for ring in self._rings for name in ring]
+
+    def ends(self) -> list[Operand]:
+        """Where the rings are by now."""
+        return [end for stream in self._streams for end in stream.ring]
+
+    def leave(self) -> None:
+        """After the loop, which may have had no iteration."""
+        for stream, ring in zip(self._streams, self._rings, strict=True):
+            stream.ring = ring
 
 
 def wait_barrier(low: Recording, barrier: str, parity: Operand) -> None:

@@ -14,11 +14,13 @@ from fuser.backend.nvptx.cluster.loop_bounds import bounds
 from fuser.backend.nvptx.ir import op as ir
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand
+from fuser.backend.nvptx.ir.warp_transpose import BUFFER
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.lowering.scalars import is_scalar_arithmetic
 from fuser.backend.nvptx.memory.tensor_map import fetch
 from fuser.backend.nvptx.memory.tma_boxes import Box
 from fuser.backend.nvptx.schedule.producer_ring import (
+    CarriedRings,
     Channel,
     Stream,
     advance,
@@ -28,6 +30,7 @@ from fuser.backend.nvptx.schedule.producer_ring import (
 )
 from fuser.backend.nvptx.tile_scheduler import persistent
 from fuser.tilegen import ops
+from fuser.tilegen.ir import Block
 
 REGISTERS = {8: (40, 232), 12: (32, 160)}
 """Registers a thread of (the producer, the consumers), by computing warps: together no more than a
@@ -54,6 +57,8 @@ def split_roles(low: Builder) -> None:
     e = low.scalars
     threads = 32 * low.warps * low.producer.consumer_groups
     persists = persistent.begin(low)
+    if low.producer.counters:
+        low.warp_buffers = low.shared.allocate(BUFFER * low.warps, 128)
     with low.where(e.compare("eq", e.tid, threads)):
         _make_barriers(low)
     low.multicast.meet()
@@ -105,14 +110,44 @@ def _make_barriers(low: Builder) -> None:
 
 def _produce(low: Builder) -> None:
     """The producer's part: index arithmetic and the copies of every stream, in program order."""
-    with low.bindings.apart():
-        for op in low.kernel.body.ops:
-            if isinstance(op, ops.For) and op in low.streams:
-                _produce_stream(low, low.streams[op])
-            elif isinstance(op, ops.Load) and op in low.producer.resident:
-                _send(low, low.producer.resident[op])
-            elif is_scalar_arithmetic(op) and set(op.operands()) <= set(low.env):
-                low.op(op)
+    with low.bindings.apart(low.kernel.scalars):
+        _produce_block(low, low.kernel.body)
+
+
+def _produce_block(low: Builder, block: Block) -> None:
+    for op in block.ops:
+        if isinstance(op, ops.For) and op in low.streams:
+            _produce_stream(low, low.streams[op])
+        elif isinstance(op, ops.For) and op in low.producer.counters:
+            _produce_loop(low, op)
+        elif isinstance(op, ops.Load) and op in low.producer.resident:
+            _send(low, low.producer.resident[op])
+        elif is_scalar_arithmetic(op) and set(op.operands()) <= set(low.env):
+            low.op(op)
+
+
+def _produce_loop(low: Builder, loop: ops.For) -> None:
+    """A loop around streams, with the integers that it carries and the rings of the streams."""
+    e, carried, layout = low.scalars, low.producer.counters[loop], low.scalar_layout
+    start, stop = bounds(low, loop)
+    inits = tuple(low.tile(loop.inits[at], layout) for at in carried)
+    params = tuple(low.like(init) for init in inits)
+    variable = e.name_of()
+    rings = CarriedRings(low, low.streams.values(), loop)
+    region = low.region(gpu.For(
+        stop=stop, scalars=(variable, *rings.names), firsts=(start, *rings.firsts),
+        params=params, inits=inits, body=ir.Block(), results=tuple(low.like(i) for i in inits),
+    ))  # fmt: skip
+    low.env[loop.body.params[0]] = variable
+    low.env.update((loop.body.params[at + 1], phi) for at, phi in zip(carried, params, strict=True))
+    _produce_block(low, loop.body)
+    last = loop.body.ops[-1]
+    assert isinstance(last, ops.Yield)
+    ends = tuple(low.tile(last.args[at], layout) for at in carried)
+    following = e.compute("add", variable, loop.step)
+    low.do(gpu.Yield(scalars=(following, *rings.ends()), values=ends))
+    region.following()
+    rings.leave()
 
 
 def _await_last(low: Builder) -> None:

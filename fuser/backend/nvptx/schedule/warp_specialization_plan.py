@@ -29,7 +29,7 @@ from fuser.backend.nvptx.tile_scheduler.persistent_plan import consumer_groups_o
 from fuser.backend.nvptx.tile_scheduler.stream_k_plan import plan_stream_k
 from fuser.graph.sizes import size_hint
 from fuser.tilegen import ops
-from fuser.tilegen.ir import Op
+from fuser.tilegen.ir import Block, Op
 from fuser.tilegen.value import Value
 
 MAX_WARPS = 32
@@ -69,27 +69,19 @@ def _planned(low: Builder, stages: int) -> dict[ops.For, Stream] | str:
     if low.warps + producer_warps(low.warps) > MAX_WARPS:
         return f"{low.warps} warps leave no room for a producer"
     branches = ops.If | ops.While
-    if low.caller and (low.hazards.any or any(isinstance(op, branches) for op in kernel.walk())):
-        return "a caller's kernel that branches, or loads what it stores"
-    known: set[Value] = set(kernel.scalars)
+    if low.caller and (low.hazards.talks or any(isinstance(op, branches) for op in kernel.walk())):
+        return "a caller's kernel that branches, or waits for other programs"
+    if low.caller and low.hazards.observed:
+        return "a caller's kernel that loads what it stores"
     streams: dict[ops.For, Stream] = {}
-    seen = 0
-    for op in kernel.body.ops:
-        if _is_scalar(op, known):
-            known.add(op.result)
-        if isinstance(op, ops.For):
-            inside = _staged(low, op)
-            seen += len(inside)
-            if not inside:
-                continue
-            stream = _plan_stream(low, op, inside, known)
-            if isinstance(stream, str):
-                return stream
-            streams[op] = stream
-        elif op in plan.staged:
-            seen += 1
-    if seen != len(plan.staged) or not streams:
-        return "it loads operands outside of its loops, or in nested ones"
+    why = _find_streams(low, kernel.body, set(kernel.scalars), streams)
+    if why:
+        return why
+    first = [op for op in kernel.body.ops if isinstance(op, ops.Load) and op in plan.staged]
+    if len(first) + sum(len(_staged(low, loop)) for loop in streams) != len(plan.staged):
+        return "it loads operands outside of the loops that multiply them"
+    if not streams:
+        return "it loads operands outside of its loops"
     low.producer.streams = streams
     low.stream_k = plan_stream_k(low)
     low.producer.consumer_groups = consumer_groups_of(low, streams)
@@ -97,6 +89,52 @@ def _planned(low: Builder, stages: int) -> dict[ops.For, Stream] | str:
         low.producer.consumer_groups, low.producer.streams, low.stream_k = 1, {}, None
         return "two stages do not fit shared memory, or tiles are not whole"
     return streams
+
+
+def _find_streams(
+    low: Builder, block: Block, known: set[Value], streams: dict[ops.For, Stream]
+) -> str:
+    """Find the streams of a block and of the loops in it; why there can be none, or "". known:
+    scalars that the producer can compute."""
+    for op in block.ops:
+        if _is_scalar(op, known):
+            known.add(op.result)
+        elif isinstance(op, ops.For):
+            inside = _staged(low, op)
+            if inside:
+                stream = _plan_stream(low, op, inside, known)
+                if isinstance(stream, str):
+                    return stream
+                streams[op] = stream
+            elif any(load in low.assignment.staged for load in op.body.walk()):
+                if not set(op.operands()) - set(op.inits) <= known:
+                    return "the range of a loop around it depends on data"
+                carried = counters_of(op, known)
+                low.producer.counters[op] = carried
+                inner = {*known, op.body.params[0], *(op.body.params[at + 1] for at in carried)}
+                why = _find_streams(low, op.body, inner, streams)
+                if why:
+                    return why
+    return ""
+
+
+def counters_of(loop: ops.For, known: set[Value]) -> tuple[int, ...]:
+    """Which carried values of a loop are integers that a producer can compute, by their number."""
+    last = loop.body.ops[-1]
+    assert isinstance(last, ops.Yield)
+    found = {
+        at for at, init in enumerate(loop.inits)
+        if init in known and not init.shape and not init.dtype.is_float
+    }  # fmt: skip
+    while True:
+        inner = {*known, loop.body.params[0], *(loop.body.params[at + 1] for at in found)}
+        for op in loop.body.ops:
+            if _is_scalar(op, inner):
+                inner.add(op.result)
+        kept = {at for at in found if last.args[at] in inner}
+        if kept == found:
+            return tuple(sorted(kept))
+        found = kept
 
 
 def _is_scalar(op: Op, known: set[Value]) -> bool:
@@ -148,7 +186,7 @@ def _plan_stream(
         channel.read = bool(channel.dots) and any(_is_read(low, load) for load in channel.loads)
     lone = lone_dot(loop, plan)
     tf32x3 = lone is not None and plan.dots[lone].kind == "wide"
-    if tf32x3 and not trip_count(loop):
+    if tf32x3 and not (trip_count(loop) and loop in low.kernel.body.ops):
         return "float32 operands are split over a known number of iterations"
     later = lone if lone is not None and runs_on(lone, plan.dots[lone]) else None
     stream = Stream(loop, channels, later, split=lone if tf32x3 else None)
@@ -221,7 +259,7 @@ def _allocate(low: Builder, streams: dict[ops.For, Stream], stages: int) -> bool
     each = sum(c.bytes for s in streams.values() for c in s.channels)
     together = low.stream_k.blocks_per_sm if low.stream_k is not None else 1
     room = low.target.shared_bytes // together - resident - 1024 * len(low.shared.slots) - 2048
-    if wanted(low, streams):
+    if wanted(low, streams) or low.producer.counters:
         # nothing may take the place of the stages: the producer is at the next program already
         room -= low.warps * low.producer.consumer_groups * BUFFER
     stages = min(max(stages, _depth(low, each, streams)), room // each)

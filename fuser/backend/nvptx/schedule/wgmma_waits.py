@@ -48,7 +48,7 @@ def _block(block: Block, *, repeats: bool) -> None:
     """repeats: whether a producer goes on after the block."""
     for op in block.ops[:]:
         for inner in op.blocks():
-            _block(inner, repeats=repeats or isinstance(op, ops.While))
+            _block(inner, repeats=repeats or isinstance(op, ops.While | ops.For))
         if isinstance(op, ops.For) and op.in_flight:
             following = _Loop(op).rewrite(repeats=repeats)
             at = block.ops.index(op) + 1
@@ -136,7 +136,13 @@ class _Loop:
         after = end_of(loop).scalars[1] if loop.certain else loop.scalars[1]
         first = e.compare("eq", after, 0)
         last = e.pick(first, loop.stages - 1, e.minus(after, 1))
-        return [*recorder.body.ops, *cloned(given, ".last", {loop.scalars[1]: last})]
+        arrivals = cloned(given, ".last", {loop.scalars[1]: last})
+        if not loop.certain:
+            some = e.compare("ne", loop.scalars[0], loop.firsts[0])
+            for op in arrivals:
+                if isinstance(op, ops.MbarrierArrive):
+                    op.condition = e.compute("and", op.condition, some, "i1")
+        return [*recorder.body.ops, *arrivals]
 
     def integers(self, word: str) -> tuple[Recorder, Scalars]:
         """What makes integers, by names with a word."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.values import Slot
-from fuser.backend.nvptx.ir.warp_transpose import BUFFER
+from fuser.backend.nvptx.ir.warp_transpose import BUFFER, warp_transpose_in
 from fuser.backend.nvptx.layouts.layout import Layout
 from fuser.backend.nvptx.simulate.clocks import Array
 from fuser.backend.nvptx.simulate.memory import touched
@@ -18,13 +16,11 @@ from fuser.backend.nvptx.simulate.warp import Rule, Warp
 
 def store_lines(warp: Warp, op: ops.StoreLines) -> None:
     through(warp, op, op.slot, op.value.layout)
-    bare = dataclasses.replace(op.at, mask=None)
-    mask = op.at.mask
-    if mask is not None:  # it has the layout of the vectors
-        kept = within(warp, warp.tiles[mask], mask.layout, op.value.layout).astype(bool)
-        address, where = touched(warp, bare, op.value.layout, kept=kept)
-    else:
-        address, where = touched(warp, bare, op.value.layout)
+    layout = op.value.layout
+    transpose = warp_transpose_in(layout, op.width, op.vector)
+    assert transpose is not None
+    lines = transpose.memory_layout  # that of indices and masks
+    address, where = (within(warp, x, lines, layout) for x in touched(warp, op.at, lines))
     warp.array(op.at.access.view.buffer)[address[where]] = warp.tiles[op.value][where]
 
 

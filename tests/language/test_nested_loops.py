@@ -1,0 +1,165 @@
+"""Loops around the loop that multiplies: the ring of a producer goes on from tile to tile.
+
+The GPU IR of each kernel is verified and simulated, at several sizes, without a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fuser.triton as triton
+import fuser.triton.language as tl
+from fuser.backend.nvptx import lower_to_gpu
+from fuser.backend.nvptx.compile import mechanisms
+from fuser.backend.nvptx.ir.program import Program
+from fuser.backend.nvptx.ir.verify import verify
+from fuser.backend.nvptx.simulate import simulate
+from fuser.backend.nvptx.simulate.protocol import verify_protocol
+from fuser.base.target import SM_90A
+from fuser.graph.sizes import Sizes
+from fuser.language import variants
+from fuser.language.variants import Code
+from tests.language.test_tutorials import load
+
+M, N, K, PROGRAMS = 192, 160, 224, 2
+WARP_SPECIALISATION = "warp specialisation"
+
+
+@triton.jit
+def counted(
+    a, b, c, m_size, n_size, k_size, a_row, b_row, c_row,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """The tile to store is counted beside the loop; the first half of k may have no iteration."""
+    tiles_n = tl.cdiv(n_size, BLOCK_N)
+    tiles = tl.cdiv(m_size, BLOCK_M) * tiles_n
+    number = tl.program_id(0)
+    for _ in range(tl.program_id(0), tiles, tl.num_programs(0)):
+        m = (number // tiles_n * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
+        n = (number % tiles_n * BLOCK_N + tl.arange(0, BLOCK_N))[None, :]
+        total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+        for start in range(number % 2 * BLOCK_K * 2, k_size, BLOCK_K):
+            k = start + tl.arange(0, BLOCK_K)
+            left = tl.load(
+                a + m * a_row + k[None, :], mask=(m < m_size) & (k[None, :] < k_size), other=0.0
+            )
+            right = tl.load(
+                b + k[:, None] * b_row + n, mask=(k[:, None] < k_size) & (n < n_size), other=0.0
+            )
+            total = tl.dot(left, right, total)
+        tl.store(c + m * c_row + n, total.to(c.dtype.element_ty), mask=(m < m_size) & (n < n_size))
+        number += tl.num_programs(0)
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Code]:
+    """Compiles what a call launches for a GPU, and launches it on the CPU."""
+    found: list[Code] = []
+    make = variants.make_variant
+
+    def also(function: Any, arguments: Any, grid: Any, options: Any) -> Any:
+        found.append(variants.code_for(function, arguments, grid, options, SM_90A))
+        return make(function, arguments, grid, options)
+
+    monkeypatch.setattr(variants, "make_variant", also)
+
+    def call(launch: Callable[[], None]) -> Code:
+        launch()
+        return found[-1]
+
+    return call
+
+
+def lowered(code: Code) -> Program:
+    with Sizes(code.examples):
+        program = lower_to_gpu(code.program.kernel, SM_90A)
+        verify(program)
+        verify_protocol(program)
+    return program
+
+
+def applied(code: Code, mechanism: str) -> bool:
+    with Sizes(code.examples):
+        decisions = mechanisms(code.program.kernel, SM_90A)
+    return any(d.applied for d in decisions if d.mechanism == mechanism)
+
+
+def run_simulated(code: Code, arrays: dict[str, np.ndarray[Any, Any]], late: bool) -> None:
+    program = lowered(code)
+    with Sizes(code.examples):
+        simulate(program, {k: v.reshape(-1) for k, v in arrays.items()}, seed=7, late=late)
+
+
+def operands(m: int = M, n: int = N, k: int = K) -> tuple[Any, Any, Any]:
+    rng = np.random.default_rng(3)
+    a, b = (rng.standard_normal(shape).astype("float16") for shape in ((m, k), (k, n)))
+    return a, b, np.zeros((m, n), "float16")
+
+
+def assert_close(found: Any, want: Any) -> None:
+    np.testing.assert_allclose(found.astype("float64"), want, rtol=2e-3, atol=2e-2)
+
+
+CONFIG = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "num_warps": 4, "num_stages": 3}
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["early", "late"])
+@pytest.mark.parametrize("descriptors", [False, True], ids=["pointers", "descriptors"])
+def test_a_persistent_matmul_is_fed_across_its_tiles(
+    descriptors: bool, late: bool, compiled: Callable[..., Code], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = load("09_persistent_matmul")
+    monkeypatch.setattr(module.workbench, "multiprocessors", lambda x: PROGRAMS)
+    a, b, c = operands()
+    code = compiled(lambda: module.matmul(a, b, c, descriptors, {**CONFIG, "GROUP": 2}))
+    assert applied(code, WARP_SPECIALISATION)
+    want = a.astype("float64") @ b.astype("float64")
+    assert_close(c, want)
+    names = [buffer.name for buffer in code.program.kernel.buffers]
+    out = np.full_like(c, np.nan)
+    run_simulated(code, dict(zip(names, (a, b, out), strict=True)), late)
+    assert_close(out, want)
+
+
+@pytest.mark.parametrize("k", [16, 64, K])
+def test_rings_of_loops_that_may_have_no_iteration(k: int, compiled: Callable[..., Code]) -> None:
+    a, b, c = operands(k=k)
+    counted.forget()
+
+    def launch() -> None:
+        counted[(PROGRAMS,)](a, b, c, M, N, k, k, N, N, **CONFIG)
+
+    code = compiled(launch)
+    assert applied(code, WARP_SPECIALISATION)
+    out = np.full_like(c, np.nan)
+    run_simulated(code, {"a": a, "b": b, "c": out}, True)
+    assert_close(out, c.astype("float64"))
+    tiles = -(-N // 64)
+    for number in range(-(-M // 64) * tiles):
+        rows, columns = (slice(64 * i, 64 * i + 64) for i in divmod(number, tiles))
+        first = number % 2 * 64
+        part = a[rows, first:].astype("float64") @ b[first:, columns].astype("float64")
+        assert_close(c[rows, columns], part)
+
+
+def test_rows_whose_places_are_loaded_are_copied_ahead(compiled: Callable[..., Code]) -> None:
+    """A grouped matmul: neither strides nor beginnings of its matrices are known at launch."""
+    module = load("08_grouped_matmul")
+    shapes = [(70, 64, 96), (64, 160, 32), (130, 48, 80)]
+    table, sizes, aligned = module.describe(shapes, "cpu")
+    a, b = (module.workbench.draw(i, (sizes[i],), "float16", "cpu") for i in range(2))
+    c = np.zeros(sizes[2], "float16")
+    config = {**CONFIG, "resident": 1}
+    code = compiled(lambda: module.grouped_matmul(a, b, c, table, aligned, config))
+    assert applied(code, "multistage pipeline")
+    out = np.zeros_like(c)
+    run_simulated(code, {"a": a, "b": b, "c": out, "table": table}, True)
+    assert_close(out, c.astype("float64"))
+    for m, n, k, i, j, at in table:
+        left, right = a[i : i + m * k].reshape(m, k), b[j : j + k * n].reshape(k, n)
+        want = left.astype("float64") @ right.astype("float64")
+        assert_close(c[at : at + m * n].reshape(m, n), want)
