@@ -163,3 +163,46 @@ def test_rows_whose_places_are_loaded_are_copied_ahead(compiled: Callable[..., C
         left, right = a[i : i + m * k].reshape(m, k), b[j : j + k * n].reshape(k, n)
         want = left.astype("float64") @ right.astype("float64")
         assert_close(c[at : at + m * n].reshape(m, n), want)
+
+
+@triton.jit
+def rows_of(
+    x, y, out, sums, stride, rows, columns, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Two reductions of each row, and a sum over rows."""
+    column = tl.arange(0, BLOCK)
+    inside = column < columns
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for row in range(tl.program_id(0), rows, tl.num_programs(0)):
+        left = tl.load(x + row * stride + column, mask=inside, other=0.0).to(tl.float32)
+        right = tl.load(y + row * stride + column, mask=inside, other=0.0).to(tl.float32)
+        mean = tl.sum(left, axis=0) / columns
+        product = tl.sum(left * right, axis=0)
+        tl.store(out + row * stride + column, (left - mean) * product, mask=inside)
+        total += right
+    tl.store(sums + tl.program_id(0) * stride + column, total, mask=inside)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_rows_are_requested_while_the_row_before_is_reduced(
+    rows: int, compiled: Callable[..., Code]
+) -> None:
+    """Of one row the second program has none; nobody reads a row after the last."""
+    columns, programs = 200, 2
+    rng = np.random.default_rng(5)
+    x, y = (rng.standard_normal((rows, columns)).astype("float16") for _ in range(2))
+    out, sums = np.zeros((rows, columns), "float32"), np.zeros((programs, columns), "float32")
+    rows_of.forget()
+    code = compiled(
+        lambda: rows_of[(programs,)](
+            x, y, out, sums, columns, rows, columns, BLOCK=256, num_warps=4
+        )
+    )
+    assert rows == 1 or applied(code, "loads prefetched to registers")
+    found = {"x": x, "y": y, "out": np.zeros_like(out), "sums": np.zeros_like(sums)}
+    run_simulated(code, found, True)
+    a, b = x.astype("float64"), y.astype("float64")
+    want = (a - a.mean(1, keepdims=True)) * (a * b).sum(1, keepdims=True)
+    np.testing.assert_allclose(found["out"], want, rtol=1e-4, atol=1e-4)
+    want = np.stack([b[program::programs].sum(0) for program in range(programs)])
+    np.testing.assert_allclose(found["sums"], want, rtol=1e-5, atol=1e-5)

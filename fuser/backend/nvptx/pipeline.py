@@ -23,6 +23,7 @@ from fuser.backend.nvptx.prefetch.first_copies import issue_copies_first
 from fuser.backend.nvptx.prefetch.launch_overlap import overlap_launches
 from fuser.backend.nvptx.prefetch.prefetch_loads import prefetch_loads
 from fuser.backend.nvptx.prefetch.register_staging import stage_through_registers
+from fuser.backend.nvptx.schedule.group_reductions import group_reductions
 from fuser.backend.nvptx.schedule.multistage_pipeline import pipeline_loops
 from fuser.backend.nvptx.schedule.wgmma_groups import close_groups
 from fuser.backend.nvptx.schedule.wgmma_waits import leave_in_flight
@@ -80,6 +81,7 @@ PASSES = (
     Pass("multistage pipeline", _plain(pipeline_loops)),
     Pass("first copies", _plain(issue_copies_first)),
     Pass("prefetch loads", _plain(prefetch_loads)),
+    Pass("group reductions", _plain(group_reductions)),
     Pass("wgmma waits", _plain(leave_in_flight)),
     Pass("wgmma groups", _plain(close_groups)),
     Pass("proxy fences", _plain(fence_proxies)),

@@ -1,4 +1,4 @@
-"""Move what does not change with a loop in front of it.
+"""Move what does not change with a loop to before it.
 
     %s = for 0, 64, (%z) {step = 8} ... {            %q = load &q, [%pid*16 + #0, #1]
       %q = load &q, [%pid*16 + #0, #1]         =>    %s = for 0, 64, (%z) {step = 8} ... {
@@ -6,7 +6,8 @@
       ...                                              ...
 
 Loads of buffers that the kernel modifies stay, and so does a load that is known to be in bounds, if
-the loop may run no iteration: nothing would be known then. Branches keep what is in them. Inner
+the loop may run no iteration: nothing would be known then. Of a caller's pointer the bounds
+themselves may be known from the loop alone. Branches keep what is in them. Inner
 loops go first, so that an op may leave several loops.
 """
 
@@ -52,5 +53,6 @@ def _may_move(op: Op, stored: frozenset[object], runs: bool) -> bool:
     if op.has_effect or op.blocks():
         return False
     if isinstance(op, ops.Load):
-        return op.view.buffer not in stored and (runs or op.pad is not None)
+        buffer = op.view.buffer
+        return buffer not in stored and (runs or (op.pad is not None and not buffer.open))
     return True

@@ -11,20 +11,22 @@ from fuser.backend.nvptx.ir.ops import AwaitPrevious, Barrier, WarpRoles, Where
 from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.ir.text import print_program
 from fuser.backend.nvptx.ir.unused_integers import drop_unused
+from fuser.backend.nvptx.memory.block_barriers import insert_barriers
 from fuser.backend.nvptx.memory.proxy_fences import fence_proxies
 from fuser.backend.nvptx.memory.shared_allocation import place_slots
 from fuser.backend.nvptx.prefetch.launch_overlap import overlap_launches
 from fuser.backend.nvptx.prefetch.register_staging import stage_through_registers
+from fuser.backend.nvptx.schedule.group_reductions import group_reductions
 from fuser.backend.nvptx.schedule.wgmma_groups import close_groups
 from fuser.base.target import SM_80, SM_90A
 from fuser.dtypes import f16, f32
 from tests.backend.nvptx import kernels
 
 SLOTS = """gpu @slots sm_90a warps(1) threads(32) launch(1, 1, 1) {
-  slot @0: 500 bytes align 16 at 0
-  slot @1: 256 bytes align 128 at 0
-  slot @2: 64 bytes align 16 at 0
-  slot @3: 32 bytes align 16 at 0
+  slot @0: 20090 bytes align 16 at 0
+  slot @1: 4096 bytes align 128 at 0
+  slot @2: 2048 bytes align 16 at 0
+  slot @3: 1040 bytes align 16 at 0
 
   alloc @0
   alloc @1
@@ -63,16 +65,28 @@ def test_slots_share_room_that_is_free() -> None:
     """@2 begins where @0 was, as @1 is still live; @3 where all is free again."""
     program = parse_program(SLOTS)
     place_slots(program)
-    assert [slot.offset for slot in program.slots] == [0, 512, 0, 0]
-    assert program.shared_bytes == 512 + 256
+    assert [slot.offset for slot in program.slots] == [0, 20096, 0, 0]
+    assert program.shared_bytes == 20096 + 4096
+
+
+def test_small_slots_have_places_of_their_own_while_there_is_room() -> None:
+    """@2 and @3; of a block with much shared memory they take none that others have."""
+    small = SLOTS.replace("2048", "64").replace("1040", "32")
+    program = parse_program(small)
+    place_slots(program)
+    assert [slot.offset for slot in program.slots] == [0, 20096, 0, 0]
+    program = parse_program(small.replace("20090", "5000"))
+    place_slots(program)
+    assert [slot.offset for slot in program.slots] == [0, 5120, 5008, 5072]
+    assert program.shared_bytes == 5120 + 4096
 
 
 def test_what_is_written_from_outside_keeps_its_room() -> None:
     """A slot that other blocks may write before it is allocated here overlaps none."""
-    program = parse_program(re.sub("(@3: 32 bytes align 16 at 0)", r"\1 early", SLOTS))
+    program = parse_program(re.sub("(@3: 1040 bytes align 16 at 0)", r"\1 early", SLOTS))
     place_slots(program)
     three = program.slots[3]
-    assert all(three.offset >= o.offset + o.bytes or o.offset >= three.offset + 32
+    assert all(three.offset >= o.offset + o.bytes or o.offset >= three.offset + 1040
                for o in program.slots[:3])  # fmt: skip
 
 
@@ -92,8 +106,47 @@ def test_what_a_loop_frees_and_has_again_keeps_its_room() -> None:
     ).replace("  free @1\n  free @2\n", "  free @1\n")
     program = parse_program(text)
     place_slots(program)
-    assert [slot.offset for slot in program.slots] == [0, 512, 768, 512]
+    assert [slot.offset for slot in program.slots] == [0, 20096, 24192, 20096]
     assert "free @0" not in print_program(program)
+
+
+REDUCTIONS = """gpu @reductions sm_90a warps(2) threads(64) launch(1, 1, 1) {
+  slot @0: 8 bytes align 16 at 0
+  slot @1: 8 bytes align 16 at 0
+  slot @2: 8 bytes align 16 at 0
+  layout #l0 = regs lanes () () () () () warps ()
+
+  %x0 = full {value = 1.0} : f32[] #l0
+  alloc @0
+  write_parts @0, (%x0,) {bits = (0,)}
+  %p1, %p2 = read_parts @0 {parts = (0, 1), count = 1} : f32[] #l0, f32[] #l0
+  free @0
+  %a3 = fold_parts.sum (%p1, %p2) : f32[] #l0
+  %y4 = map.mul (%x0, %x0) : f32[] #l0
+  alloc @1
+  write_parts @1, (%y4,) {bits = (0,)}
+  %p5, %p6 = read_parts @1 {parts = (0, 1), count = 1} : f32[] #l0, f32[] #l0
+  free @1
+  %z7 = map.sub (%x0, %a3) : f32[] #l0
+  alloc @2
+  write_parts @2, (%z7,) {bits = (0,)}
+  %p8, %p9 = read_parts @2 {parts = (0, 1), count = 1} : f32[] #l0, f32[] #l0
+  free @2
+}
+"""
+
+
+def test_reductions_cross_the_block_together_where_neither_needs_the_other() -> None:
+    """That of y goes up to that of x; that of z, which needs what that gives, to that of y."""
+    program = parse_program(REDUCTIONS)
+    group_reductions(program)
+    order = re.findall(r"(write|read)_parts @(\d)", print_program(program))
+    assert ["".join(item) for item in order] == [
+        "write0", "write1", "read0", "write2", "read1", "read2",
+    ]  # fmt: skip
+    place_slots(program)
+    insert_barriers(program)
+    assert print_program(program).count("barrier") == 2
 
 
 def test_the_wait_is_behind_the_barriers() -> None:

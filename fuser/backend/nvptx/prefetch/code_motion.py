@@ -25,9 +25,11 @@ def makers_of(body: Iterable[Op]) -> dict[object, Op]:
     return found
 
 
-def take(op: Op, makers: dict[object, Op], moved: dict[Op, None]) -> bool:
-    """Add an op to those that move, with all that it is made of, if that is indices, conditions and
-    slots, or moves already. makers: of what may move at all."""
+def take(
+    op: Op, makers: dict[object, Op], moved: dict[Op, None], kinds: tuple[type[Op], ...] = PURE
+) -> bool:
+    """Add an op to those that move, with all that it is made of, if that is of some kinds (indices
+    and conditions by default) and slots, or moves already. makers: of what may move at all."""
     found: dict[Op, None] = {op: None}
     todo = [op]
     while todo:
@@ -35,7 +37,7 @@ def take(op: Op, makers: dict[object, Op], moved: dict[Op, None]) -> bool:
             maker = makers.get(item)
             if maker is None or maker in moved or maker in found:
                 continue
-            if not isinstance(maker, (*PURE, ops.Alloc)):
+            if not isinstance(maker, (*kinds, ops.Alloc)):
                 return False
             found[maker] = None
             todo.append(maker)
