@@ -27,8 +27,8 @@ def capture(calls: Sequence[Callable[[], Any]]) -> Any:
     """The calls as one CUDA graph, repeated to LEAST_CALLS at least; and how many there are."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # workspaces, compilers and autotuners do their work here
-        for call in calls[:2]:
+    with torch.cuda.stream(side):  # workspaces, compilers and autotuners do their work here, and
+        for call in calls:  # what a call makes once for its tensors is not part of the graph
             call()
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()

@@ -32,7 +32,7 @@ LONG = 32768
 """Elements of which 8 warps would have to hold too many."""
 FEW = 4
 """Warps that a short row gets at least, if it asks for them."""
-HALF = 72
+HALF = 112
 """32-bit registers that a thread of 8 warps may hold across a reduction, where two blocks share a
 multiprocessor."""
 THREADS = 1024

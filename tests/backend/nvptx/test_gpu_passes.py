@@ -69,18 +69,6 @@ def test_slots_share_room_that_is_free() -> None:
     assert program.shared_bytes == 20096 + 4096
 
 
-def test_small_slots_have_places_of_their_own_while_there_is_room() -> None:
-    """@2 and @3; of a block with much shared memory they take none that others have."""
-    small = SLOTS.replace("2048", "64").replace("1040", "32")
-    program = parse_program(small)
-    place_slots(program)
-    assert [slot.offset for slot in program.slots] == [0, 20096, 0, 0]
-    program = parse_program(small.replace("20090", "5000"))
-    place_slots(program)
-    assert [slot.offset for slot in program.slots] == [0, 5120, 5008, 5072]
-    assert program.shared_bytes == 5120 + 4096
-
-
 def test_what_is_written_from_outside_keeps_its_room() -> None:
     """A slot that other blocks may write before it is allocated here overlaps none."""
     program = parse_program(re.sub("(@3: 1040 bytes align 16 at 0)", r"\1 early", SLOTS))
@@ -146,7 +134,7 @@ def test_reductions_cross_the_block_together_where_neither_needs_the_other() -> 
     ]  # fmt: skip
     place_slots(program)
     insert_barriers(program)
-    assert print_program(program).count("barrier") == 2
+    assert print_program(program).count("barrier") == 3  # of five: @2 lies where @0 was
 
 
 def test_the_wait_is_behind_the_barriers() -> None:

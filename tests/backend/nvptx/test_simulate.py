@@ -142,7 +142,7 @@ MUTANTS = {
     "no barrier before a read": (
         "softmax", r"\n  barrier(\n  %part4)", r"\1", "what (write|read)_parts of .* may still"),
     "no barrier before an overwrite": (
-        "softmax", r"(slot @1.*) at 16", r"\1 at 0", "what (write|read)_parts of .* may still"),
+        "softmax", r"(alloc @1)\n  barrier", r"\1", "what (write|read)_parts of .* may still"),
     "parts at one place": (
         "softmax", r"bits = \(0,\)", "bits = ()", "overwrites what write_parts"),
     # of a cluster

@@ -5,8 +5,6 @@ slot @1: 256 bytes                              slot @1: 256 bytes at 0
 alloc @0  ...  free @0                          alloc @0  ...  free @0
 alloc @1  ...  free @1                          alloc @1  ...  free @1
 
-Small ones do not while there is room: two reductions at one place wait for each other.
-
 A loop that frees what was allocated before it has it again in its next iteration: the operands
 that a producer fetches for the next program of a block. Then it is not free.
 
@@ -19,33 +17,16 @@ while ... body {                                while ... body {
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
-
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Block
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.values import Slot
-
-SMALL = 1024
-"""Bytes of a slot that has a place of its own."""
-MAX_APART = 16384
-"""Bytes of shared memory of a block up to which small slots may add to them."""
 
 
 def place_slots(program: Program) -> None:
     """Choose every slot's offset, first fit in order of birth; and the bytes that all take."""
     _keep_repeated(program.body, None)
     lives = _lives(program)
-    _place(program, lives)
-    least = program.shared_bytes
-    apart = {slot: (0, sys.maxsize) if slot.size <= SMALL else lives[slot] for slot in lives}
-    _place(program, apart)
-    if least < program.shared_bytes > MAX_APART:
-        _place(program, lives)
-
-
-def _place(program: Program, lives: Mapping[Slot, tuple[int, int]]) -> None:
     placed: list[Slot] = []
     program.shared_bytes = 0
     for slot in program.slots:

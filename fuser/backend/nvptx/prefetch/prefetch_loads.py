@@ -39,14 +39,15 @@ from fuser.backend.nvptx.ir.loops import end_of, step_of, take_two
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.rewrite import cloned
+from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.prefetch.code_motion import makers_of, read_by, take, words_of
 
 MAX_WORDS = 64
 """Registers of 32 bits per thread that hold what the next iteration of a loop reads."""
 SHARE = 4
-"""Loops of reductions use one of so many of the registers that a thread can have."""
-REGISTERS = 65536
-"""Registers of a multiprocessor."""
+"""Loops of reductions use one of so many of the registers that they leave free."""
+REGISTERS, MAX_REGISTERS = 65536, 255
+"""Registers of a multiprocessor, and the most per thread."""
 _DOTS = (ops.Mma, ops.MmaTf32)
 _FOLDS = (ops.FoldLanes, ops.ReadParts)
 
@@ -54,13 +55,14 @@ _FOLDS = (ops.FoldLanes, ops.ReadParts)
 def prefetch_loads(program: Program) -> Decision | None:
     """Load ahead in every loop of matmuls or reductions, and say how many loads; None where there
     is none."""
-    room = min(MAX_WORDS, REGISTERS // program.threads // SHARE)
+    each = min(MAX_REGISTERS, REGISTERS // program.threads)
     count = 0
     for block, loop in _loops(program.body):
         if any(isinstance(op, _DOTS) for op in loop.body.ops):
             count += _ahead_of_matmuls(block, loop)
         elif _reduces(loop):
-            count += _ahead_of_reductions(block, loop, room)
+            room = (each - _held(loop)) // SHARE
+            count += _ahead_of_reductions(block, loop, min(MAX_WORDS, room))
     if not count:
         return None
     return Decision("loads prefetched to registers", True, f"{count} loads an iteration ahead")
@@ -81,6 +83,13 @@ def _reduces(loop: ops.For) -> bool:
     than loads: rows, one after the other."""
     body = loop.body.ops
     return any(isinstance(op, _FOLDS) for op in body) and not any(op.blocks() for op in body)
+
+
+def _held(loop: ops.For) -> int:
+    """Registers per thread of what a loop carries, and of what it reads from before it."""
+    made = {tile for op in loop.body.ops for tile in op.results}
+    read = {tile for op in loop.body.ops for tile in read_by(op) if isinstance(tile, Tile)}
+    return sum(map(words_of, {*loop.params, *(read - made)}))
 
 
 def _ahead_of_matmuls(block: Block, loop: ops.For) -> int:
