@@ -14,7 +14,7 @@ from fuser.backend.nvptx.layouts.assignment import lookups_of
 from fuser.backend.nvptx.layouts.layout import Layout, strips_along
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.tiling.online_reductions import plan_online_reductions
-from fuser.backend.nvptx.tiling.strip_mining import Sink, StripMining, slice_of, strip_mine
+from fuser.backend.nvptx.tiling.strip_mining import Sink, StripMining, backward_slice, strip_mine
 from fuser.tilegen import ops
 
 MECHANISM = "shared-memory-resident rows"
@@ -78,7 +78,7 @@ def _planned(low: Builder) -> StripMining | str:
         return found
     folds = [op for op in sinks if isinstance(op, ops.Reduce)]
     found.online = plan_online_reductions(low, folds, whole)
-    passes = [slice_of(low, found, [sink])[0] for sink in sinks]
+    passes = [backward_slice(low, found, [sink])[0] for sink in sinks]
     if sum(map(len, passes)) > MAX_PASSES * len(set().union(*passes)):
         return "too much would be computed again for each reduction"
     again = [

@@ -36,7 +36,7 @@ from fuser.backend.nvptx.layouts.convert import convert
 from fuser.backend.nvptx.layouts.layout import Layout
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.lowering.recording import Entry
-from fuser.backend.nvptx.lowering.reduce import Partial, fold_registers, fold_threads
+from fuser.backend.nvptx.lowering.reduce import Partial, fold_threads
 from fuser.backend.nvptx.memory.warp_transpose import (
     issue_row_loads,
     own_buffers,
@@ -47,6 +47,7 @@ from fuser.backend.nvptx.tiling.online_reductions import (
     OnlineReduction,
     Running,
     add_strip,
+    fold_strip,
     merge_threads,
 )
 from fuser.tilegen import ops
@@ -147,7 +148,9 @@ def _layouts(
     return {value: layout for value, layout in found.items() if plan.layouts[value] != layout}
 
 
-def slice_of(low: Builder, plan: StripMining, sinks: Sequence[Sink]) -> tuple[set[Op], set[Value]]:
+def backward_slice(
+    low: Builder, plan: StripMining, sinks: Sequence[Sink]
+) -> tuple[set[Op], set[Value]]:
     """(ops to record once a strip, values that they take from outside) for some sinks."""
     inside: set[Op] = set()
     outside: set[Value] = set()
@@ -195,7 +198,7 @@ class _Passes:
         sinks = [op for op in plan.sinks if op not in self.done and self._ready(op)]
         online = {both.first: both for both in plan.online if both.first in sinks}
         self.done.update(sinks, (both.second for both in online.values()))
-        inside, _ = slice_of(low, plan, sinks)
+        inside, _ = backward_slice(low, plan, sinks)
         loads = self._loads(inside)
         steps = [op for op in plan.order if (op in inside and op not in loads) or op in sinks]
         partial: dict[ops.Reduce, Partial] = {}
@@ -223,19 +226,14 @@ class _Passes:
                         low.env[value] = convert(low, entry, layout)
                 for load in loads:
                     low.env[load.result] = self._arrived(load, number)
-
-                def fold(op: ops.Reduce, table: dict[Value, Layout] = table) -> Partial:
-                    tile = low.tile(op.x, table[op.x])
-                    return fold_registers(low, op.fn, tile, op.axis, partial.get(op))
-
                 for op in steps:
                     if not isinstance(op, ops.Reduce):
                         low.op(op)
                     elif op in online:
                         both = online[op]
-                        running[both] = add_strip(low, both, running.get(both), fold, low.op)
+                        running[both] = add_strip(low, both, running.get(both))
                     else:
-                        partial[op] = fold(op)
+                        partial[op] = fold_strip(low, op, partial.get(op))
         self._start_broadcasts()
         for op, folded in partial.items():
             low.set(op.result, fold_threads(low, folded))
@@ -246,7 +244,7 @@ class _Passes:
 
     def _ready(self, sink: Sink) -> bool:
         """Whether all that a pass takes from outside is there."""
-        inside, outside = slice_of(self.low, self.plan, [sink])
+        inside, outside = backward_slice(self.low, self.plan, [sink])
         copied = all(op in self.done for op in inside if op in self.plan.resident)
         return copied and all(value in self.low.env for value in outside)
 
@@ -283,7 +281,7 @@ class _Passes:
         rest = [op for op in self.plan.sinks if op not in self.done]
         if any(isinstance(op, ops.Reduce) for op in rest):
             return
-        loads = self._loads(slice_of(self.low, self.plan, rest)[0])
+        loads = self._loads(backward_slice(self.low, self.plan, rest)[0])
         loads = [op for op in loads if self._is_broadcast(op)]
         if loads:
             for number in range(max(1, BROADCAST_BYTES // self._bytes(loads)) - 1):
