@@ -60,17 +60,17 @@ PREFETCH_REGISTERS = 48
 CODE_MOTION_BYTES = 256
 """Bytes of resident strips that code may be moved across, where several loads meet."""
 BROADCAST_BYTES = 160
-"""Bytes that a thread has registers for, of broadcasts before the pass that reads them and in its
-first strip."""
+"""Bytes of broadcasts that a thread has registers for: those requested before their pass, and a
+strip of it."""
 
 
 @dataclass(eq=False)
 class StripMining:
     """How a kernel runs strip by strip.
 
-    order: the ops of the kernel as they are recorded. inside: those that are recorded
-    once a strip; sinks: what ends them, in order. tables: for each strip, the layouts of the values
-    that it has a part of; those that are not made inside come as a whole.
+    order: the ops of the kernel, as they are recorded. inside: those that are recorded once a
+    strip; sinks: what ends them, in order. tables: for each strip, the layouts of the values that
+    it has a part of; those that are not made inside come as a whole.
 
     ahead: whether what a strip loads is under way while the strip before it is computed.
     transposed: whether tiles pass through the buffers of warps. seams: of how many strips each no
@@ -178,7 +178,7 @@ def record_strips(low: Builder, plan: StripMining) -> None:
         if op in plan.resident:
             passes.copy(op)
         elif op in plan.sinks:
-            passes.next()
+            passes.next_pass()
         elif op not in plan.inside:
             low.op(op)
 
@@ -192,7 +192,7 @@ class _Passes:
         self.done: set[Op] = set()
         self._under_way: dict[tuple[ops.Load, int], Entry | tuple[Tile, WarpTranspose]] = {}
 
-    def next(self) -> None:
+    def next_pass(self) -> None:
         """Go over the strips once for all sinks that have what they need."""
         low, plan = self.low, self.plan
         sinks = [op for op in plan.sinks if op not in self.done and self._ready(op)]
@@ -331,8 +331,8 @@ class _Passes:
     # resident loads -----------------------------------------------------------------------------
 
     def copy(self, load: Op) -> None:
-        """Issue the copies of all resident loads that have what they need, zeros where they are out
-        of bounds: a group of copies for each strip."""
+        """Issue the copies of all resident loads, or of this one where others have no operands yet:
+        a group of copies for each strip, with zeros where they are out of bounds."""
         low, plan = self.low, self.plan
         started = all(value in low.env for op in plan.resident for value in op.operands())
         loads = [op for op in plan.resident if op not in self.done and (started or op is load)]
