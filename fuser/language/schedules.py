@@ -134,7 +134,7 @@ class Rows:
 
 def _read_after(kernel: Kernel) -> Iterator[Value]:
     """What is loaded after the last reduction of a block: in strips
-    (nvptx/tiling/strip_mined_rows.py), but for loops."""
+    (nvptx/tiling/strip_mined_epilogue.py), but for loops."""
     blocks = [kernel.body, *(block for op in kernel.walk() for block in op.blocks())]
     for block in blocks:
         ends = [at for at, op in enumerate(block.ops) if isinstance(op, ops.Reduce)]

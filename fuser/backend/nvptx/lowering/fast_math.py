@@ -178,12 +178,10 @@ def _share(low: Builder, op: ops.Map, layout: Layout) -> Tile | None:
     if not isinstance(spread, ops.Broadcast):
         return None
     total = low.assignment.makers.get(spread.x)
-    pair = (
-        find_online_reduction(total, low.assignment.makers)
-        if isinstance(total, ops.Reduce)
-        else None
-    )
-    if pair is None or pair[1]:
+    if not isinstance(total, ops.Reduce):
+        return None
+    found = find_online_reduction(total, low.assignment.makers)
+    if found is None or found.squares:
         return None
     sums = low.tile(op.args[1], layout)
     x = low.tile(op.args[0], layout)

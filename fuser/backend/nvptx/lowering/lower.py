@@ -22,23 +22,18 @@ from fuser.backend.nvptx.tile_scheduler import persistent
 from fuser.backend.nvptx.tile_scheduler.raster import ProgramOrder, growing_axes
 from fuser.backend.nvptx.tile_scheduler.stream_k_plan import plan_stream_k
 from fuser.backend.nvptx.tiling.occupancy import resident_blocks
-from fuser.backend.nvptx.tiling.resident_rows import (
-    ResidentRows,
-    emit_resident_rows,
-    plan_resident_rows,
-)
+from fuser.backend.nvptx.tiling.resident_rows import plan_resident_rows
 from fuser.backend.nvptx.tiling.sliced_tiles import move_in_slices
-from fuser.backend.nvptx.tiling.strip_mined_epilogue import emit_epilogue, find_epilogue
-from fuser.backend.nvptx.tiling.strip_mined_rows import find_strip_mined_rows
+from fuser.backend.nvptx.tiling.strip_mined_epilogue import plan_epilogue
+from fuser.backend.nvptx.tiling.strip_mining import StripMining, record_strips
 from fuser.base.target import Target
 from fuser.errors import LoweringError
-from fuser.tilegen import ops
 from fuser.tilegen.ir import Kernel, Op
 from fuser.tilegen.value import INDEX, Value
 
 
 class Lowering(Builder):
-    """One kernel being recorded. resident_rows: its long rows, where they stay in shared memory."""
+    """One kernel being recorded. strips: how it runs strip by strip, where it does."""
 
     def __init__(
         self,
@@ -60,7 +55,7 @@ class Lowering(Builder):
             ),
             kernel.schedule.stages if stages is None else stages, blocks, multicast_shape, frugal,
         )  # fmt: skip
-        self.resident_rows: ResidentRows | None = None
+        self.strips: StripMining | None = None
         for number, value in enumerate(kernel.scalars):
             self.env[value] = self._scalar_parameter(value, number)
 
@@ -97,7 +92,7 @@ class Lowering(Builder):
             self.cluster.blocks, self.shared.group, self.needs.workspace_bytes,
         )  # fmt: skip
         program.tables, program.fast = self.needs.tables, self.kernel.fast
-        program.resident = resident_blocks(self, self.resident_rows)
+        program.resident = resident_blocks(self, self.strips)
         self.decisions.add(self._overlap)
         return program
 
@@ -123,20 +118,14 @@ class Lowering(Builder):
         return self._overlap.applied
 
     def program(self) -> None:
-        """Emit one program, what follows the last loop in strips where that fits."""
-        self.resident_rows = None if self.caller else plan_resident_rows(self)
-        if self.resident_rows is not None:
-            emit_resident_rows(self, self.resident_rows)
-            return
-        tail = None
-        if not (self.caller and self.hazards.any):
-            tail = find_epilogue(self) or find_strip_mined_rows(self)
-        later = {*tail.once, *tail.ops} if tail is not None else set()
-        for op in self.kernel.body.ops:
-            if not isinstance(op, ops.Yield) and op not in later:
-                self.op(op)
-        if tail is not None:
-            emit_epilogue(self, tail)
+        """Record one program, strip by strip where that fits."""
+        self.strips = None if self.caller else plan_resident_rows(self)
+        if self.strips is None and not (self.caller and self.hazards.any):
+            self.strips = plan_epilogue(self)
+        if self.strips is None:
+            self.block(self.kernel.body)
+        else:
+            record_strips(self, self.strips)
 
     def op(self, op: Op) -> None:
         rule = RULES.get(type(op))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from fuser.backend.nvptx.lowering.builder import Builder
-from fuser.backend.nvptx.tiling.resident_rows import ResidentRows
+from fuser.backend.nvptx.tiling.strip_mining import StripMining
 from fuser.graph.sizes import size_hint
 from fuser.tilegen import ops
 
 
-def resident_blocks(low: Builder, resident_rows: ResidentRows | None) -> int:
+def resident_blocks(low: Builder, strips: StripMining | None) -> int:
     """Blocks that a multiprocessor should hold at once, which bounds the registers of a thread.
 
     Long rows: one block of 16 warps has too few bytes under way, and its values fit half of the
@@ -20,8 +20,8 @@ def resident_blocks(low: Builder, resident_rows: ResidentRows | None) -> int:
     """
     if low.kernel.schedule.blocks_per_sm:
         return low.kernel.schedule.blocks_per_sm
-    if resident_rows is not None:
-        return resident_rows.blocks
+    if strips is not None and strips.blocks:
+        return strips.blocks
     if low.stream_k is not None:
         return low.stream_k.blocks_per_sm
     if low.assignment.dots:

@@ -18,7 +18,6 @@ no accuracy.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from fuser.backend.nvptx.ir import ops as gpu
@@ -28,6 +27,7 @@ from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.lowering.reduce import (
     Partial,
     fold_partials,
+    fold_registers,
     partials_of_blocks,
     partials_of_warps,
 )
@@ -48,11 +48,9 @@ class OnlineReduction:
     between: tuple[Op, ...]
 
 
-def find_online_reduction(
-    second: ops.Reduce, makers: dict[Value, Op]
-) -> tuple[ops.Reduce, bool] | None:
-    """(the reduction that a sum is relative to, whether it is one of squares); None where it is
-    not such a sum, or where elements are masked that its mean must not count."""
+def find_online_reduction(second: ops.Reduce, makers: dict[Value, Op]) -> OnlineReduction | None:
+    """The online reduction that ends in a sum; None where the sum is not around the result of
+    another reduction, or where elements are masked that its mean must not count."""
     if second.fn != "sum" or not second.x.dtype.is_float:
         return None
     made = makers.get(second.x)
@@ -65,30 +63,31 @@ def find_online_reduction(
     if not isinstance(shift, ops.Map) or shift.fn != "sub":
         return None
     spread = makers.get(shift.args[1])
-    if not isinstance(spread, ops.Broadcast):
+    if not isinstance(spread, ops.Broadcast) or spread.x not in makers:
         return None
-    around = makers.get(spread.x)
     axis, shape = second.axis, second.x.shape
-    if squares:
-        around = _scaled(around, makers, shape[axis])
+    lead = _scaled(makers[spread.x], makers, shape[axis]) if squares else (makers[spread.x],)
+    first = lead[0] if lead else None
     folds = ("sum",) if squares else ("max", "fmax")
-    if not isinstance(around, ops.Reduce) or around.fn not in folds:
+    if not isinstance(first, ops.Reduce) or first.fn not in folds:
         return None
     kept = tuple(a for a in range(len(shape)) if a != axis)
-    same = around.x is shift.args[0] and around.axis == axis and spread.axes == kept
-    return (around, squares) if same else None
-
-
-def _scaled(op: Op | None, makers: dict[Value, Op], count: int) -> Op | None:
-    """What makes x where an op is x / count."""
-    if not isinstance(op, ops.Map) or op.fn not in ("mul", "div"):
+    if first.x is not shift.args[0] or first.axis != axis or spread.axes != kept:
         return None
+    return OnlineReduction(first, second, squares, (*lead[1:], spread, shift, made))
+
+
+def _scaled(op: Op, makers: dict[Value, Op], count: int) -> tuple[Op, ...]:
+    """(what makes x, what makes the number, the op) where an op is x / count; else nothing."""
+    if not isinstance(op, ops.Map) or op.fn not in ("mul", "div"):
+        return ()
     for value, other in (op.args, op.args[::-1]) if op.fn == "mul" else (op.args,):
         number = makers.get(other)
         if isinstance(number, ops.Full):
             factor = float(number.value) if op.fn == "mul" else 1 / (float(number.value) or 1)
-            return makers.get(value) if math.isclose(factor * count, 1, rel_tol=1e-6) else None
-    return None
+            is_mean = value in makers and math.isclose(factor * count, 1, rel_tol=1e-6)
+            return (makers[value], number, op) if is_mean else ()
+    return ()
 
 
 def plan_online_reductions(
@@ -101,50 +100,22 @@ def plan_online_reductions(
     found: list[OnlineReduction] = []
     for second in reductions:
         reduction = find_online_reduction(second, plan.makers)
-        if reduction is None or reduction[0] not in reductions:
+        if reduction is None or reduction.first not in reductions:
             continue
-        first, squares = reduction
+        first = reduction.first
         if first.fn == "fmax":
             continue  # a strip without a number has no maximum to sum around
         if any(first in (p.first, p.second) or second is p.first for p in found):
             continue
-        if squares and whole.shape[first.axis] != first.x.shape[first.axis]:
+        if reduction.squares and whole.shape[first.axis] != first.x.shape[first.axis]:
             continue  # elements past the edge of the tile would count
         if first.x.dtype is not second.x.dtype or first.x.dtype.compute is not first.x.dtype:
             continue
-        between = _between(low, first, second)
         rows = whole.reduced(first.axis)
-        row_values = [v for v in _row_values(first, between) if v not in plan.flexible]
-        if all(low.layout(v) == rows for v in row_values):
-            found.append(OnlineReduction(first, second, squares, between))
+        short = {op.results[0] for op in (first, *reduction.between)} - plan.flexible
+        if all(low.layout(v) == rows for v in short if v.shape == first.result.shape):
+            found.append(reduction)
     return found
-
-
-def _between(low: Builder, first: ops.Reduce, second: ops.Reduce) -> tuple[Op, ...]:
-    """The ops that lead from the result of one reduction to the operand of another, in order."""
-    after = {first.result}
-    found = []
-    needed, pending = set[Value](), [second.x]
-    while pending:
-        value = pending.pop()
-        maker = low.assignment.makers.get(value)
-        if value not in needed and maker is not None and value is not first.result:
-            needed.add(value)
-            pending += maker.operands()
-    for op in low.kernel.body.ops:
-        if op.results and op.results[0] in needed:
-            if after & set(op.operands()):
-                after.update(op.results)
-                found.append(op)
-            elif isinstance(op, ops.Full):  # it may stand after the first reduction
-                found.append(op)
-    return tuple(found)
-
-
-def _row_values(first: ops.Reduce, between: tuple[Op, ...]) -> list[Value]:
-    """Of what lies between, the values as short as the results."""
-    shape = first.result.shape
-    return [v for v in (first.result, *(op.results[0] for op in between)) if v.shape == shape]
 
 
 @dataclass
@@ -160,16 +131,14 @@ class Running:
     count: int
 
 
-def add_strip(
-    low: Builder,
-    reduction: OnlineReduction,
-    before: Running | None,
-    fold: Callable[[ops.Reduce], Partial],
-    run: Callable[[Op], None],
-) -> Running:
-    """Take a strip of the row into account: `fold` folds a strip of a reduction's operand in
-    each thread, `run` emits an op for this strip."""
-    plain = fold(reduction.first)
+def fold_strip(low: Builder, op: ops.Reduce, before: Partial | None = None) -> Partial:
+    """Fold the strip that is being recorded, of what an op reduces, in each thread."""
+    return fold_registers(low, op.fn, low.tile(op.x, low.layout(op.x)), op.axis, before)
+
+
+def add_strip(low: Builder, reduction: OnlineReduction, before: Running | None) -> Running:
+    """Take the strip of the row that is being recorded into account."""
+    plain = fold_strip(low, reduction.first)
     first = plain.tile
     count = len(plain.of.regs) // len(plain.layout.regs)
     if reduction.squares:
@@ -178,11 +147,10 @@ def add_strip(
         if before is not None:
             first = map_of(low, "max", before.first, first)
         around = finite(low, first)
-    result = reduction.first.result
-    low.env[result] = around
+    low.env[reduction.first.result] = around
     for op in reduction.between:
-        run(op)
-    second = fold(reduction.second).tile
+        low.op(op)
+    second = fold_strip(low, reduction.second).tile
     if before is None:
         return Running(reduction, plain, first, second, count)
     if not reduction.squares:
