@@ -19,7 +19,8 @@ from fuser.tilegen.ir import Block, Kernel, Op
 from fuser.tilegen.value import INDEX, Value
 
 DotKind = Literal["wgmma", "wide", "mma", "tf32", "fma"]
-"""wide: float32 as 3xTF32 on wgmma; tf32: the same on mma.sync."""
+"""wgmma: matmuls that run by themselves until a wait, whose sums lie in tensor memory where the grid
+is a `TensorGrid`. wide: float32 as 3xTF32 on wgmma; tf32: the same on mma.sync."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,7 @@ from fuser.backend.nvptx.layouts.assignment import (
 )
 from fuser.backend.nvptx.layouts.layout import WarpGrid, blocked, next_power
 from fuser.backend.nvptx.layouts.mma_units import TF32, Unit, known_unit, unit_of
+from fuser.backend.nvptx.layouts.tensor_grid import TensorGrid, tensor_grid
 from fuser.base.target import Target
 from fuser.errors import LoweringError
 from fuser.tilegen import ops
@@ -44,13 +45,18 @@ def plan_dot(
     loop = plan.loops.get(plan.home[op.result])
     sums = [] if loop is None else summing_dots(loop, plan)
     lone = sums == [op]
+    unit = unit_of(op)
+    once = loop is None or trip_count(loop) == 1
+    if unit is not None and unit.depth == TENSOR_DEPTH and (once or op in sums) and target.tcgen05:
+        tensor = tensor_grid(m, n, k, unit.depth, warps)
+        if tensor is not None:
+            return DotPlan("wgmma", tensor, tensor.accumulator(), tensor.accumulator())
     if kind == "tf32" and tf32x3 and lone and op.precision == "exact" and target.wgmma:
         if (m, k, warps) == (64, 32, 4) and n % 32 == 0 and n <= 128:
             kind = "wide"
     chained = feeds_rows(op.result, plan) or made_of_dot(op.a, plan)
     grid = warp_grid(m, n, warps, chained=chained, wgmma=kind in ("wgmma", "wide"))
     result = grid.accumulator()
-    unit = unit_of(op)
     if unit is not None:
         grid = dataclasses.replace(grid, depth=unit.depth)
     if kind == "mma" and op in sums and not row_order:
@@ -105,6 +111,9 @@ def _decoded_run(op: ops.Dot, plan: Assignment) -> int:
 
 MAX_IN_A_WORD = 8
 """Codes of 4 bits."""
+TENSOR_DEPTH = 16
+"""Elements of k of an instruction of tcgen05 whose operands have 16 bits: those that it multiplies
+here."""
 
 
 def split_iterations(kernel: Kernel, plan: Assignment) -> None:
@@ -187,6 +196,8 @@ def decide_unit(op: ops.Dot, plan: DotPlan, warps: int, target: Target) -> Decis
     (m, k), n = op.a.shape, op.b.shape[1]
     shape, unit = f"[{m}, {k}] x [{k}, {n}] of {op.a.dtype}", unit_of(op)
     found = UNIT_NAMES[plan.kind]
+    if isinstance(plan.grid, TensorGrid):
+        found = "tcgen05"
     if plan.grid is not None and plan.grid.run:
         found += ", the right operand decoded by the threads that multiply it"
     if plan.kind in ("wgmma", "wide"):
@@ -194,6 +205,8 @@ def decide_unit(op: ops.Dot, plan: DotPlan, warps: int, target: Target) -> Decis
     if plan.kind == "fma":
         return Decision("matrix unit", False, f"{target.arch} has none for {op.a.dtype}: {shape}")
     why = f"{target.arch} has no wgmma" if not target.wgmma else ""
+    if target.tcgen05:
+        why = f"tcgen05 takes sums of 128 rows of 16-bit operands, and {warps} warps in fours"
     if not why:
         why = f"wgmma does not fit {warps} warps" if unit else "wgmma takes one float32 loop of 64"
     return Decision("matrix unit", True, f"{found}: {shape}; {why}")
