@@ -64,8 +64,9 @@ def _own(op: Any) -> tuple[Effect, ...]:
 
 
 def _tensor_mma(op: ops.TensorMma) -> tuple[Effect, ...]:
-    """All threads have done what they do in tensor memory before it; what it does there, they do
-    not meet before a wait."""
+    """All threads have done what they do in tensor memory before it, and have waited for the groups
+    before: a barrier of phases knows two of them. What it does there, they do not meet before a
+    wait."""
     left = _of(op.a, late=True) if op.a is not None else ()
     return (Effect(op.slot, False, late=True), *left, *_of(op.b, late=True))
 
@@ -80,7 +81,7 @@ _RULES: dict[type[Op], Callable[[Any], tuple[Effect, ...]]] = {
         ops.WritePartials, ops.TensorAlloc,
     ), _writes),
     **dict.fromkeys((ops.StoreLines, ops.TurnLines), _turned),
-    **dict.fromkeys((ops.TensorLoad, ops.TensorStore), _own),
+    **dict.fromkeys((ops.TensorLoad, ops.TensorStore, ops.TensorWait), _own),
     ops.TensorMma: _tensor_mma,
     ops.ReadOwn: lambda op: (Effect(op.slot, False, own=True),),
     ops.CopyOwn: lambda op: (Effect(op.slot, True, own=True, late=True),),
@@ -98,7 +99,6 @@ _RULES: dict[type[Op], Callable[[Any], tuple[Effect, ...]]] = {
 
 BY_PHASES = (
     ops.Alloc, ops.Free, ops.Address, ops.ExpectParts, ops.SendParts, ops.Fetch, ops.TensorCommit,
-    ops.TensorWait,
 )  # fmt: skip
 """Ops that name a slot and do nothing to it that a barrier of the block would order."""
 

@@ -21,7 +21,7 @@ from fuser.backend.nvptx.layouts.assignment import (
 )
 from fuser.backend.nvptx.layouts.layout import WarpGrid, blocked, next_power
 from fuser.backend.nvptx.layouts.mma_units import TF32, Unit, known_unit, unit_of
-from fuser.backend.nvptx.layouts.tensor_grid import TensorGrid, tensor_grid
+from fuser.backend.nvptx.layouts.tensor_grid import tensor_grid
 from fuser.base.target import Target
 from fuser.errors import LoweringError
 from fuser.tilegen import ops
@@ -186,18 +186,17 @@ def dot_kind(op: ops.Dot, warps: int, target: Target) -> DotKind:
 
 
 UNIT_NAMES = {
-    "wgmma": "wgmma", "wide": "wgmma of float32 in two parts", "mma": "mma.sync",
+    "tcgen05": "tcgen05", "wgmma": "wgmma", "wide": "wgmma of float32 in two parts", "mma": "mma.sync",
     "tf32": "mma.sync of float32 in two parts", "fma": "multiply-adds",
 }  # fmt: skip
+"""By what a plan calls its unit, the fastest first."""
 
 
 def decide_unit(op: ops.Dot, plan: DotPlan, warps: int, target: Target) -> Decision:
     """Which unit a dot has, and why not a faster one."""
     (m, k), n = op.a.shape, op.b.shape[1]
     shape, unit = f"[{m}, {k}] x [{k}, {n}] of {op.a.dtype}", unit_of(op)
-    found = UNIT_NAMES[plan.kind]
-    if isinstance(plan.grid, TensorGrid):
-        found = "tcgen05"
+    found = UNIT_NAMES[plan.unit]
     if plan.grid is not None and plan.grid.run:
         found += ", the right operand decoded by the threads that multiply it"
     if plan.kind in ("wgmma", "wide"):

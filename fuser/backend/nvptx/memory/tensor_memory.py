@@ -66,6 +66,11 @@ class _Sums:
 
     def run(self) -> None:
         program = self.program
+        if program.group != 0:
+            raise LoweringError(
+                f"kernel {program.name} has consumer groups: their sums in tensor memory are not"
+                " told apart", hint="use one consumer group",
+            )  # fmt: skip
         program.slots.append(self.slot)
         self.block(program.body)
         columns = max(MIN_COLUMNS, next_power(self.most))
@@ -74,7 +79,9 @@ class _Sums:
             ops.TensorAlloc(slot=self.slot, columns=columns),
             ops.TensorAddress(slot=self.slot),
         ]
-        program.body.ops.append(ops.TensorFree(slot=self.slot, columns=columns))
+        roles = [op for op in program.body.ops if isinstance(op, ops.WarpRoles)]
+        last = roles[-1].consumer if roles else program.body
+        last.ops.append(ops.TensorFree(slot=self.slot, columns=columns))
 
     # columns ------------------------------------------------------------------------------------
 
@@ -127,11 +134,12 @@ class _Sums:
 
     def matmul(self, op: ops.Wgmma, grid: TensorGrid) -> Iterator[Op]:
         """The matmul, after what it reads was written to tensor memory."""
-        resident = op.acc is not None and op.acc in self.places
-        width = grid.m // grid.band * grid.covered[1]
-        place = self.places[op.acc] if resident and op.acc is not None else self.take(width)
-        if op.acc is not None and not resident:
-            yield self.store(op.acc, place[0], op)
+        place, acc = None if op.acc is None else self.places.get(op.acc), op.acc
+        if place is None:
+            place = self.take(grid.m // grid.band * grid.covered[1])
+            acc = None if acc is None or self.is_zero(acc) else acc
+            if acc is not None:
+                yield self.store(acc, place[0], op)
         left, words = 0, (0, 0)
         if isinstance(op.a, Tile):  # of words, each of so many elements
             pack = op.k // len({column for _, column in op.a.layout.regs})
@@ -142,11 +150,17 @@ class _Sums:
         a = None if isinstance(op.a, Tile) else op.a
         yield ops.TensorMma(
             slot=self.slot, unit=op.unit, grid=grid, k=op.k, a=a, b=op.b, left=left,
-            sums=place[0], keeps=0 if op.acc is None else op.keeps, origin=op.origin,
+            sums=place[0], keeps=0 if acc is None else op.keeps, origin=op.origin,
         )  # fmt: skip
         self.places[op.tile] = place
         if words[1]:
             self.kept.add(words)  # they are read until a wait
+
+    def is_zero(self, tile: Tile) -> bool:
+        """Whether sums start from nothing, whatever they are given."""
+        maker = self.makers.get(tile)
+        zero = isinstance(maker, ops.Full) and maker.value == 0
+        return zero or isinstance(maker, ops.Undefined)
 
     def store(self, x: Tile, column: int, op: Op, pack: int = 1) -> Op:
         return ops.TensorStore(slot=self.slot, x=x, column=column, pack=pack, origin=op.origin)
@@ -223,12 +237,10 @@ class _Sums:
 
     def start(self, loop: ops.For, param: Tile, init: Tile, column: int) -> Iterator[Op]:
         """Let sums start from what they are before the loop."""
-        maker = self.makers.get(init)
-        if isinstance(maker, ops.Undefined):
+        if isinstance(self.makers.get(init), ops.Undefined):
             return
         (first,) = (op for op in loop.body.ops if isinstance(op, ops.Wgmma) and op.acc is param)
-        zero = isinstance(maker, ops.Full) and maker.value == 0
-        if zero and loop.certain and first.keeps == 1:
+        if self.is_zero(init) and loop.certain and first.keeps == 1:
             name = f"{loop.scalars[0]}.later{column}"
             later = Integer(fn="ne", operands=(loop.scalars[0], loop.firsts[0]), names=(name,))
             loop.body.ops.insert(loop.body.ops.index(first), later)

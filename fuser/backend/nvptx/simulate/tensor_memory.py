@@ -141,14 +141,18 @@ def mma(warp: Warp, op: ops.TensorMma) -> None:
 
 
 def commit(warp: Warp, op: ops.TensorCommit) -> None:
-    """What was issued ends by and by, and then the barrier's phase does."""
+    """What was issued ends by and by, and then the barrier's phase does. All have waited for the
+    group that had the barrier before: who is late would take this phase for that one."""
     committed, waited = warp.tensor_groups[op.slot]
     if committed - waited >= ops.TENSOR_BARRIERS:
         raise SimulationError("more groups of matmuls are in flight than there are barriers")
     warp.tensor_groups[op.slot] = committed + 1, waited
     if warp.number:
         return
-    barrier = warp.machine.mbarrier(warp.block, _barrier_at(warp, op.slot, committed))
+    at = _barrier_at(warp, op.slot, committed)
+    barrier = warp.machine.mbarrier(warp.block, at)
+    warp.machine.shared[warp.block].claim(np.arange(at, at + 8), warp.clock, warp.did(op))
+    warp.unit.learn(warp.clock.release())
     told = warp.unit.release()
     warp.machine.flights.append(lambda: barrier.arrive(1, told))
 
@@ -156,10 +160,13 @@ def commit(warp: Warp, op: ops.TensorCommit) -> None:
 def wait(warp: Warp, op: ops.TensorWait) -> Steps:
     committed, waited = warp.tensor_groups[op.slot]
     while committed - waited > op.pending:
-        barrier = warp.machine.mbarrier(warp.block, _barrier_at(warp, op.slot, waited))
+        at = _barrier_at(warp, op.slot, waited)
+        barrier = warp.machine.mbarrier(warp.block, at)
         parity = waited // ops.TENSOR_BARRIERS % 2
         yield functools.partial(barrier.has_ended, parity)
         warp.clock.learn(barrier.given)
+        memory = warp.machine.shared[warp.block]
+        memory.read(np.arange(at, at + 8), warp.clock, warp.did(op))
         waited += 1
         warp.tensor_groups[op.slot] = committed, waited
 
