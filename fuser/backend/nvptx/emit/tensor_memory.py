@@ -64,20 +64,12 @@ def _one_thread(code: Code) -> Iterator[None]:
 
 
 def alloc(code: Code, op: ops.TensorAlloc) -> None:
-    """Two instructions of a warp; barriers by one of its threads."""
-    e = code.emitter
+    """Two instructions of a warp."""
     with _first_warp(code):
         name = "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32"
         place = f"ptr addrspace(3) {code.place(op.slot)}, i32 {op.columns}"
         _do(code, f"{name} [$0], $1;", place, "r,r")
         _do(code, "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;")
-        with e.where(e.value(f"icmp eq i32 {e.tid}, 0")):
-            for number in range(ops.TENSOR_BARRIERS):
-                pointer = code.place(op.slot, 8 * (1 + number))
-                e.do(
-                    f"call void @llvm.nvvm.mbarrier.init.shared(ptr addrspace(3) {pointer}, i32 1)"
-                )
-            e.do("call void @llvm.nvvm.fence.mbarrier_init.release.cluster()")
 
 
 def address(code: Code, op: ops.TensorAddress) -> None:

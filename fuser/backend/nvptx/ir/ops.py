@@ -822,8 +822,8 @@ class WgmmaSplit(Op):
 
 @dataclass(eq=False, kw_only=True)
 class TensorAlloc(Op):
-    """The first warp allocates columns of tensor memory, writes to the slot where they begin, and
-    makes the barriers in it. It waits while other blocks have them."""
+    """The first warp allocates columns of tensor memory, and writes to the slot where they begin.
+    It waits while other blocks have them."""
 
     opcode: ClassVar[str] = "tensor_alloc"
     slot: Slot
@@ -869,7 +869,7 @@ class TensorMma(Op):
 @dataclass(eq=False, kw_only=True)
 class TensorCommit(Op):
     """The matmuls issued so far are a group, which waits count: they end at the next barrier of the
-    slot."""
+    slot, which follow each other in turn."""
 
     opcode: ClassVar[str] = "tensor_commit"
     slot: Slot

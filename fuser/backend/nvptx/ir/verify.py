@@ -348,7 +348,7 @@ class _Flights(_Check):
 
 class _TensorMemory(_Check):
     """Of each slot that stands for tensor memory. columns: that it has; ready: whether its address
-    was read; pending: "commit" or "wait", what is missing before threads read what matmuls leave."""
+    was read; pending: "commit" or "wait", what is missing before threads read sums."""
 
     def __init__(self) -> None:
         self.columns: dict[Slot, int] = {}

@@ -186,8 +186,8 @@ def dot_kind(op: ops.Dot, warps: int, target: Target) -> DotKind:
 
 
 UNIT_NAMES = {
-    "tcgen05": "tcgen05", "wgmma": "wgmma", "wide": "wgmma of float32 in two parts", "mma": "mma.sync",
-    "tf32": "mma.sync of float32 in two parts", "fma": "multiply-adds",
+    "tcgen05": "tcgen05", "wgmma": "wgmma", "wide": "wgmma of float32 in two parts",
+    "mma": "mma.sync", "tf32": "mma.sync of float32 in two parts", "fma": "multiply-adds",
 }  # fmt: skip
 """By what a plan calls its unit, the fastest first."""
 

@@ -6,7 +6,9 @@ wait that gives them, and write there what sums start from. A loop carries them 
 start from zero, its first matmul ignores what is there.
 
                                                 alloc @2
+                                                where %first { mbarrier_init ... }
                                                 tensor_alloc @2 {columns = 64}
+                                                barrier
                                                 tensor_address @2
     %y = for 512, (0,), (%zero) {certain = true}  for 512, (0,) {certain = true}
         body (%k, %sum) {                           body (%k) {
@@ -74,14 +76,43 @@ class _Sums:
         program.slots.append(self.slot)
         self.block(program.body)
         columns = max(MIN_COLUMNS, next_power(self.most))
-        program.body.ops[:0] = [
-            ops.Alloc(slot=self.slot),
-            ops.TensorAlloc(slot=self.slot, columns=columns),
-            ops.TensorAddress(slot=self.slot),
-        ]
+        if program.workspace_bytes and columns * program.resident > COLUMNS:
+            raise LoweringError(
+                f"blocks of kernel {program.name} wait for each other's sums, and tensor memory"
+                " does not have room for all of them", hint="use smaller blocks",
+            )  # fmt: skip
+        self.begin(columns)
         roles = [op for op in program.body.ops if isinstance(op, ops.WarpRoles)]
         last = roles[-1].consumer if roles else program.body
         last.ops.append(ops.TensorFree(slot=self.slot, columns=columns))
+
+    def begin(self, columns: int) -> None:
+        """Allocate at the head of the kernel. With the barriers that are made there it precedes
+        the wait for the previous kernel (launch_overlap.py): a block that let the next kernel start
+        first could wait for columns of it, and that for the block."""
+        program, slot = self.program, self.slot
+        body = program.body.ops
+        if not any("%tid" in op.names for op in program.head.ops):
+            program.head.ops.insert(0, Integer(fn="tid.x", names=("%tid",)))
+        made: list[Op] = []
+        for number in range(ops.TENSOR_BARRIERS):
+            name = f"%tensor.barrier{number}"
+            made += [
+                ops.Address(slot=slot, offset=8 * (1 + number), names=(name,)),
+                ops.MbarrierInit(barrier=name, count=1),
+            ]
+        first = Integer(fn="eq", operands=("%tid", 0), names=("%tensor.first",))
+        roles = next((n for n, op in enumerate(body) if isinstance(op, ops.WarpRoles)), None)
+        address = ops.TensorAddress(slot=slot)
+        if roles is not None:  # after the barrier of its stages
+            body.insert(roles, address)
+        body[:0] = [
+            ops.Alloc(slot=slot),
+            first,
+            ops.Where(condition="%tensor.first", body=Block([], [*made, ops.MbarrierInitFence()])),
+            ops.TensorAlloc(slot=slot, columns=columns),
+            *([ops.Barrier(), address] if roles is None else []),
+        ]
 
     # columns ------------------------------------------------------------------------------------
 

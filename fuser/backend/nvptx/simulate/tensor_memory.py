@@ -17,7 +17,6 @@ from fuser.backend.nvptx.ir.values import Slot
 from fuser.backend.nvptx.layouts.layout import Layout
 from fuser.backend.nvptx.layouts.mma_units import UNITS
 from fuser.backend.nvptx.layouts.tensor_grid import COLUMNS, LANES, MIN_COLUMNS
-from fuser.backend.nvptx.simulate.barriers import Mbarrier
 from fuser.backend.nvptx.simulate.clocks import Array, Shadow, SimulationError
 from fuser.backend.nvptx.simulate.matrix import from_shared
 from fuser.backend.nvptx.simulate.warp import Rule, Steps, Warp
@@ -53,18 +52,14 @@ def _barrier_at(warp: Warp, slot: Slot, number: int) -> int:
 def alloc(warp: Warp, op: ops.TensorAlloc) -> None:
     if warp.number:
         return
-    memory, machine = _memory(warp), warp.machine
+    memory = _memory(warp)
     if op.columns < MIN_COLUMNS or op.columns & (op.columns - 1) or op.columns > COLUMNS:
         raise SimulationError(f"{op.columns} columns of tensor memory cannot be allocated")
     if memory.slots:
         raise SimulationError("tensor memory is allocated twice")
     memory.slots[op.slot] = op.columns
     start = int(warp.place(op.slot))
-    machine.shared[warp.block].claim(
-        np.arange(start, start + ops.TENSOR_SLOT), warp.clock, warp.did(op)
-    )
-    for number in range(ops.TENSOR_BARRIERS):
-        machine.mbarriers[warp.block, _barrier_at(warp, op.slot, number)] = Mbarrier(1, 1)
+    warp.machine.shared[warp.block].claim(np.arange(start, start + 4), warp.clock, warp.did(op))
 
 
 def address(warp: Warp, op: ops.TensorAddress) -> None:
