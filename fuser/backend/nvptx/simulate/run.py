@@ -123,8 +123,12 @@ class Cluster(Machine):
                 self.cluster_meeting.leave()
         while self.flights:
             self.flights.pop(int(self.rng.integers(len(self.flights))))()
-        if any(memory.slots for memory in self.tensor_memory.values()):
-            raise SimulationError("a block ends with columns of tensor memory that are its own")
+        for block, memory in self.tensor_memory.items():
+            if memory.slots:
+                raise SimulationError(
+                    "a block ends with columns of tensor memory that are its own",
+                    where=f"block {block}",
+                )
 
     def _start(self, warp: Warp) -> Steps:
         yield from warp.run(self.program.head)
