@@ -37,7 +37,7 @@ from fuser.tilegen.interpret import run
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.schedule import Schedule
 from fuser.tilegen.value import Value
-from tests.backend.nvptx import kernels
+from tests.backend.nvptx import kernels, language_kernels
 from tests.backend.nvptx.test_layout import assert_covers
 from tests.numerics import assert_close
 from tests.tilegen_emit.graphs import Model
@@ -80,7 +80,7 @@ def ptxas() -> str | None:
 )  # fmt: skip
 def test_a_row_is_a_lane(m: int, n: int, warps: int, registers: int) -> None:
     """Each warp has the lanes that it reaches, and all elements have one owner."""
-    grid = tensor_grid(m, n, 64, 16, warps)
+    grid = tensor_grid(m, n, 64, warps)
     assert grid is not None
     layout = grid.accumulator()
     assert_covers(layout, (m, n))
@@ -97,7 +97,7 @@ def test_a_row_is_a_lane(m: int, n: int, warps: int, registers: int) -> None:
      (128, 256, 64, 4), (128, 512, 64, 16), (512, 256, 64, 16)],
 )  # fmt: skip
 def test_what_is_no_whole_instruction_has_no_grid(m: int, n: int, k: int, warps: int) -> None:
-    assert tensor_grid(m, n, k, 16, warps) is None
+    assert tensor_grid(m, n, k, warps) is None
 
 
 def unit_of(kernel: Kernel, target: Target) -> str:
@@ -117,6 +117,8 @@ def test_dots_go_where_they_fit() -> None:
         128, 64, 128, i8, (128, 64, 64), transpose_b=True, epilogue=False, out=i32
     )
     assert unit_of(bytes_, SM_100A) == "mma"
+    carried = language_kernels.matmul(128, 64, 64, f16, style="while")
+    assert unit_of(carried, SM_100A) == "mma"
     online = kernels.attention(1, 128, 128, 64, f16, (128, 64))
     assert unit_of(online, SM_100A) == "mma"
     reason = mechanisms(online, SM_100A)[0].reason
@@ -319,6 +321,22 @@ def test_sums_start_again_in_each_iteration(seed: int, late: bool) -> None:
     verify(program)
     simulate(program, found, seed=seed, late=late)
     assert_close(found["y"], want["y"], f32, 3 * 96)
+
+
+@pytest.mark.parametrize("warps", [4, 8])
+@pytest.mark.parametrize("style", ["plain", "masked", "computed", "turned"])
+def test_kernels_of_callers_are_exact(style: str, warps: int, rng: np.random.Generator) -> None:
+    """Whole numbers, with loops that may have no iteration."""
+    kernel = language_kernels.matmul(128, 64, 64, f16, style=style, warps=warps)
+    program = lower_to_gpu(kernel, SM_100A)
+    assert any(isinstance(op, ops.TensorMma) for op in program.body.walk())
+    verify(program)
+    for depth in (192, 0):
+        found = {b.name: rng.integers(-3, 4, 1 << 17).astype(b.dtype.numpy) for b in kernel.buffers}
+        want = {name: array.copy() for name, array in found.items()}
+        run(kernel, want, scalars={"K": depth}, races=False)
+        simulate(program, found, scalars=[depth], late=True)
+        np.testing.assert_array_equal(found["c"], want["c"])
 
 
 def test_a_graph_of_large_matmuls_has_them(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from fuser.backend.nvptx.layouts.assignment import (
 )
 from fuser.backend.nvptx.layouts.layout import WarpGrid, blocked, next_power
 from fuser.backend.nvptx.layouts.mma_units import TF32, Unit, known_unit, unit_of
-from fuser.backend.nvptx.layouts.tensor_grid import tensor_grid
+from fuser.backend.nvptx.layouts.tensor_grid import DEPTH, tensor_grid
 from fuser.base.target import Target
 from fuser.errors import LoweringError
 from fuser.tilegen import ops
@@ -46,9 +46,8 @@ def plan_dot(
     sums = [] if loop is None else summing_dots(loop, plan)
     lone = sums == [op]
     unit = unit_of(op)
-    once = loop is None or trip_count(loop) == 1
-    if unit is not None and unit.depth == TENSOR_DEPTH and (once or op in sums) and target.tcgen05:
-        tensor = tensor_grid(m, n, k, unit.depth, warps)
+    if unit is not None and target.tcgen05 and (op in sums or _is_done_once(op, loop, plan)):
+        tensor = tensor_grid(m, n, k, warps) if unit.depth == DEPTH else None
         if tensor is not None:
             return DotPlan("wgmma", tensor, tensor.accumulator(), tensor.accumulator())
     if kind == "tf32" and tf32x3 and lone and op.precision == "exact" and target.wgmma:
@@ -66,6 +65,11 @@ def plan_dot(
             return DotPlan(kind, decoded, found, result if decoded.warps_k > 1 else found)
         grid = split_warps(grid, -(-k // grid.depth), LONE if lone else ONE_OF_SEVERAL)
     return DotPlan(kind, grid, grid.accumulator(), result)
+
+
+def _is_done_once(op: ops.Dot, loop: ops.For | None, plan: Assignment) -> bool:
+    """Whether no loop carries the sums of a dot, which would be moved in each of its iterations."""
+    return op.acc in plan.makers if loop is None else trip_count(loop) == 1
 
 
 def _decoded_grid(op: ops.Dot, plan: Assignment, grid: WarpGrid) -> WarpGrid | None:
@@ -111,9 +115,6 @@ def _decoded_run(op: ops.Dot, plan: Assignment) -> int:
 
 MAX_IN_A_WORD = 8
 """Codes of 4 bits."""
-TENSOR_DEPTH = 16
-"""Elements of k of an instruction of tcgen05 whose operands have 16 bits: those that it multiplies
-here."""
 
 
 def split_iterations(kernel: Kernel, plan: Assignment) -> None:

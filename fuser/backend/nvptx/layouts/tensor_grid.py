@@ -12,6 +12,8 @@ MIN_COLUMNS = 32
 """That an allocation has; it has a power of two of them."""
 MAX_WIDTH, WIDTH_STEP = 256, 16
 """Columns of the result of one instruction, and what they are a multiple of."""
+DEPTH = 16
+"""Elements of k of an instruction, of operands of 16 bits: it multiplies no others here."""
 MAX_REGISTERS = 128
 """Sums that a thread reads at once."""
 ROW_A_LANE = ((1, 0), (2, 0), (4, 0), (8, 0), (16, 0))
@@ -68,10 +70,9 @@ class TensorGrid(WarpGrid):
         return Layout((self.m, covered), regs, ROW_A_LANE, self.warp_bits(True, along_n))
 
 
-def tensor_grid(m: int, n: int, k: int, depth: int, warps: int) -> TensorGrid | None:
-    """The grid of a dot [m, k] x [k, n]; None where it is none of whole instructions. depth: of k
-    in one of them."""
-    if warps % 4 or warps & (warps - 1) or m % LANES or n % WIDTH_STEP or k % depth:
+def tensor_grid(m: int, n: int, k: int, warps: int) -> TensorGrid | None:
+    """The grid of a dot [m, k] x [k, n]; None where it is none of whole instructions."""
+    if warps % 4 or warps & (warps - 1) or m % LANES or n % WIDTH_STEP or k % DEPTH:
         return None
     if n > MAX_WIDTH or m // LANES * n > COLUMNS:
         return None
@@ -79,6 +80,6 @@ def tensor_grid(m: int, n: int, k: int, depth: int, warps: int) -> TensorGrid | 
     parts = groups
     while m % (LANES * parts):
         parts //= 2
-    grid = TensorGrid(m, n, 4 * parts, groups // parts, depth=depth)
+    grid = TensorGrid(m, n, 4 * parts, groups // parts, depth=DEPTH)
     whole = grid.covered == (m, n) and grid.columns % 8 == 0
     return grid if whole and len(grid.accumulator().regs) <= MAX_REGISTERS else None

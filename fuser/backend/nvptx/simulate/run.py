@@ -123,8 +123,8 @@ class Cluster(Machine):
                 self.cluster_meeting.leave()
         while self.flights:
             self.flights.pop(int(self.rng.integers(len(self.flights))))()
-        for block, memory in self.tensor_memory.items():
-            if memory.slots:
+        for block, found in self.tensor_memory.items():
+            if found.slots:
                 raise SimulationError(
                     "a block ends with columns of tensor memory that are its own",
                     where=f"block {block}",
