@@ -119,6 +119,8 @@ def test_dots_go_where_they_fit() -> None:
     assert unit_of(bytes_, SM_100A) == "mma"
     carried = language_kernels.matmul(128, 64, 64, f16, style="while")
     assert unit_of(carried, SM_100A) == "mma"
+    in_order = dataclasses.replace(fits, row_order=True)
+    assert unit_of(in_order, SM_100A) == "mma"  # as for any number of rows
     online = kernels.attention(1, 128, 128, 64, f16, (128, 64))
     assert unit_of(online, SM_100A) == "mma"
     reason = mechanisms(online, SM_100A)[0].reason

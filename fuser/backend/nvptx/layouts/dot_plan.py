@@ -46,8 +46,10 @@ def plan_dot(
     sums = [] if loop is None else summing_dots(loop, plan)
     lone = sums == [op]
     unit = unit_of(op)
-    if unit is not None and target.tcgen05 and (op in sums or _is_done_once(op, loop, plan)):
-        tensor = tensor_grid(m, n, k, warps) if unit.depth == DEPTH else None
+    # where sums have one order for any number of rows, they have one unit, that of few rows
+    if target.tcgen05 and not row_order and (op in sums or _is_done_once(op, loop, plan)):
+        known = unit is not None and unit.depth == DEPTH
+        tensor = tensor_grid(m, n, k, warps) if known else None
         if tensor is not None:
             return DotPlan("wgmma", tensor, tensor.accumulator(), tensor.accumulator())
     if kind == "tf32" and tf32x3 and lone and op.precision == "exact" and target.wgmma:
