@@ -16,7 +16,7 @@ from fuser.backend.nvptx.emit.module import module_text, to_ptx
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.text import print_program
 from fuser.backend.nvptx.layouts.assignment import of_caller
-from fuser.backend.nvptx.layouts.dot_plan import decide_unit
+from fuser.backend.nvptx.layouts.dot_plan import UNIT_NAMES, decide_unit
 from fuser.backend.nvptx.layouts.mma_units import known_unit
 from fuser.backend.nvptx.lowering.lower import Lowering
 from fuser.backend.nvptx.pipeline import run_passes
@@ -90,8 +90,8 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
         program, low = _fitting(kernel, target)
         text = _text(program, low)
     ptx = to_ptx(text, target, _least_version(low))
-    kinds = {plan.kind for plan in low.assignment.dots.values()}
-    unit = next((kind for kind in ("wgmma", "wide", "mma", "tf32", "fma") if kind in kinds), "none")
+    units = {plan.unit for plan in low.assignment.dots.values()}
+    unit = next((name for name in UNIT_NAMES if name in units), "none")
     facts: dict[str, Any] = {
         "tensor_core": {"wide": "wgmma", "tf32": "mma", "fma": "none"}.get(unit, unit),
         "dot": unit,

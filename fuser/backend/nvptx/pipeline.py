@@ -16,6 +16,7 @@ from fuser.backend.nvptx.ir.unused_integers import drop_unused
 from fuser.backend.nvptx.memory.block_barriers import insert_barriers
 from fuser.backend.nvptx.memory.proxy_fences import fence_proxies
 from fuser.backend.nvptx.memory.shared_allocation import place_slots
+from fuser.backend.nvptx.memory.tensor_memory import move_sums
 from fuser.backend.nvptx.prefetch.early_constants import request_constants
 from fuser.backend.nvptx.prefetch.early_operands import request_operands
 from fuser.backend.nvptx.prefetch.early_state import forget_state, request_state
@@ -85,6 +86,7 @@ PASSES = (
     Pass("wgmma waits", _plain(leave_in_flight)),
     Pass("wgmma groups", _plain(close_groups)),
     Pass("proxy fences", _plain(fence_proxies)),
+    Pass("tensor memory", _plain(move_sums)),
     Pass("register staging", _plain(stage_through_registers), without_async_copies),
     Pass("launch overlap", _plain(overlap_launches), overlaps),
     Pass("early constants", lambda p, facts: request_constants(p, facts.early_bytes),

@@ -16,7 +16,7 @@ from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.ir.syntax import ops_by_code
 from fuser.backend.nvptx.ir.text import print_program
 from fuser.backend.nvptx.layouts.layout import WarpGrid, blocked
-from fuser.base.target import SM_80, SM_90A, Target
+from fuser.base.target import SM_80, SM_90A, SM_100A, Target
 from fuser.dtypes import bf16, f16, f32, f64
 from fuser.errors import ParseError
 from fuser.tilegen.ir import Kernel
@@ -132,9 +132,15 @@ def test_what_is_wrong_is_told_with_its_line(old: str, new: str, message: str) -
 
 
 def test_the_page_shows_what_is_printed() -> None:
-    """Every line of a program on docs/gpu-level.md is one of the matmul's."""
-    kernel = kernels.matmul(64, 64, 576, f16, (64, 64, 64), stages=2, epilogue=False)
-    printed = set(print_program(lower_to_gpu(kernel, SM_90A)).splitlines())
+    """Every line of a program on docs/gpu-level.md is one of a matmul's."""
+    tile = (64, 64, 64)
+    small = kernels.matmul(64, 64, 576, f16, tile, stages=2, epilogue=False)
+    tall = kernels.matmul(128, 64, 320, f16, (128, *tile[1:]), stages=2, epilogue=False)
+    printed = {
+        line
+        for kernel, target in ((small, SM_90A), (tall, SM_100A))
+        for line in print_program(lower_to_gpu(kernel, target)).splitlines()
+    }
     page = (Path(__file__).parents[3] / "docs" / "gpu-level.md").read_text()
     parts = [part.split("```")[0] for part in page.split("```text\n")[1:]]
     shown = [line for part in parts for line in part.splitlines()]

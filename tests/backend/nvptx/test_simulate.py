@@ -14,7 +14,7 @@ import pytest
 from fuser.backend.nvptx import gpu_text, lower_to_gpu
 from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.simulate import SimulationError, simulate
-from fuser.base.target import SM_80, SM_90A, Target
+from fuser.base.target import SM_80, SM_90A, SM_100A, Target
 from fuser.dtypes import bf16, f16, f32
 from fuser.graph.sizes import Sizes
 from fuser.tilegen.interpret import run
@@ -32,6 +32,8 @@ Arrays = dict[str, "np.ndarray[Any, Any]"]
 
 FEW = dataclasses.replace(SM_90A, units=4)
 """A GPU of few multiprocessors, of which some share tiles."""
+ONE = dataclasses.replace(SM_100A, units=1)
+"""A GPU whose one block runs several programs."""
 
 KERNELS: dict[str, tuple[Callable[[], Kernel], Target]] = {
     "select": (functools.partial(kernels.elementwise, "select", f32, 3), SM_90A),
@@ -68,6 +70,19 @@ KERNELS: dict[str, tuple[Callable[[], Kernel], Target]] = {
     "ping-pong stream-k": (functools.partial(
         kernels.matmul, 384, 256, 128, bf16, (128, 128, 64), stream_k=1, teams=2,
         epilogue=False), FEW),
+    "tensor memory": (functools.partial(
+        kernels.matmul, 128, 64, 320, f16, (128, 64, 64), stages=2, epilogue=False), SM_100A),
+    "tensor memory, no producer": (functools.partial(
+        kernels.matmul, 130, 48, 201, bf16, (128, 48, 64), stages=4, roles=False), SM_100A),
+    "persistent tensor memory": (functools.partial(
+        kernels.matmul, 256, 64, 128, f16, (128, 64, 64), persistent=True, epilogue=False), ONE),
+    "two warp groups and lanes": (functools.partial(
+        kernels.matmul, 256, 128, 128, f16, (256, 128, 64), warps=8, transpose_a=True,
+        transpose_b=True), SM_100A),
+    "gate and up in tensor memory": (functools.partial(
+        kernels.gated, 128, 64, 192, blocks=(128, 64, 64), warps=8), SM_100A),
+    "operands in tensor memory": (functools.partial(
+        kernels.attention, 1, 128, 64, 64, f16, (128, 64)), SM_100A),
     "windows": (functools.partial(kernels.convolution, 2, 6, 64, 64, f16, (64, 64, 64)), SM_90A),
 }  # fmt: skip
 
@@ -188,6 +203,46 @@ MUTANTS = {
     # of an operand that threads write themselves, as its rows are not aligned
     "an operand overwritten while a product reads it": (
         "odd k", r"\n      wgmma_wait\n", "\n", "write_tile .* overwrites what wgmma"),
+    # of sums in tensor memory
+    "sums read before their matmul is committed": (
+        "operands in tensor memory", r"\n  tensor_commit .*", "",
+        "tensor_load .* reads what tensor_mma"),
+    "sums read before the wait for the commit": (
+        "operands in tensor memory", r"\n  tensor_wait @\d+(\n.* = tensor_load)", r"\1",
+        "tensor_load .* reads what tensor_mma"),
+    "the last sums read before the wait": (
+        "tensor memory", r"\n    tensor_wait @\d+\n", "\n",
+        "tensor_load .* reads what tensor_mma"),
+    "a matmul too many in flight": (
+        "tensor memory", r"pending = 1", "pending = 2",
+        "more groups of matmuls are in flight|fetch .* overwrites what tensor_mma"),
+    "a stage given back while its matmul runs": (
+        "tensor memory", r"(%[\w.]+) := sub i32 (%\w+), 1\n(.*), \d+, \1",
+        r"\1 := add i32 \2, 0\n\3, 0, \1", "fetch .* overwrites what tensor_mma|deadlock"),
+    "a matmul before all have waited for the last": (
+        "tensor memory", r"\n      barrier \{threads = 128\}", "",
+        "tensor_(commit|wait) .* what tensor_(commit|wait)|deadlock"),
+    "a matmul over sums that are read": (
+        "persistent tensor memory", r"\n        barrier \{threads = 128\}", "",
+        "tensor_(mma|load|commit|wait) .* what tensor_(mma|load|commit|wait)|deadlock"),
+    "no fence before a matmul": (
+        "tensor memory, no producer", r"\n +fence_async", "", "no fence is between"),
+    "operands that have not come": (
+        "tensor memory", r"\n      mbarrier_wait .*\n(?=      barrier)", "\n",
+        "reads what fetch|fetch .* overwrites what tensor_mma"),
+    "an operand in tensor memory without a barrier": (
+        "operands in tensor memory", r"(tensor_store @.*\n(?:  tensor_store @.*\n)?)  barrier\n",
+        r"\1", "tensor_mma .* what tensor_store"),
+    "the address before it is there": (
+        "tensor memory, no producer", r"(tensor_alloc .*)\n  barrier", r"\1",
+        "what tensor_alloc|tensor_alloc .* what tensor_address|what mbarrier_init"),
+    "columns that are not allocated": (
+        "tensor memory", r"columns = 64", "columns = 32", "beyond the columns"),
+    "columns that are not given back": (
+        "tensor memory", r"\n +tensor_free .*", "", "ends with columns of tensor memory"),
+    "columns given back while they are read": (
+        "tensor memory", r"\n +barrier \{threads = 128\}(\n +tensor_free)", r"\1",
+        "tensor_free .* overwrites what tensor_load|tensor_load .* is beyond the columns"),
     # of sums that blocks leave for each other
     "nobody leaves sums": ("stream-k", r"\n +leave_sums .*", "", "deadlock"),
     "sums of another part": (

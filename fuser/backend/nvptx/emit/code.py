@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from fuser.backend.nvptx.emit.emitter import Emitter
@@ -22,6 +23,16 @@ class Writes(Protocol):
     def emitter(self) -> Emitter: ...
 
 
+@dataclass
+class TensorState:
+    """What a kernel knows of its tensor memory. address: where its columns begin; committed,
+    waited: pointers to how many groups of matmuls were."""
+
+    address: str
+    committed: str
+    waited: str
+
+
 class Code:
     """The code of one kernel. names: of the parameters of buffers. ready: pointers to use instead,
     once the previous kernel has ended. warps: that compute a program in a block; blocks: of the
@@ -39,6 +50,8 @@ class Code:
         self.ready: dict[Buffer, str] = {}
         self.addresses: dict[str, str] = {}
         """In shared memory, by the names of scalars."""
+        self.tensor_memory: dict[Slot, TensorState] = {}
+        """By the slots that stand for it."""
 
     @property
     def first_bit(self) -> int:

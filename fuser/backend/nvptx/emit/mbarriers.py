@@ -7,6 +7,7 @@ from collections.abc import Callable
 from fuser.backend.nvptx.emit.code import Code
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Op
+from fuser.backend.nvptx.ir.values import Operand
 
 
 def address(code: Code, op: ops.Address) -> None:
@@ -28,14 +29,19 @@ def init_fence(code: Code, op: ops.MbarrierInitFence) -> None:
 
 
 def wait(code: Code, op: ops.MbarrierWait) -> None:
+    """See `wait_at`."""
+    wait_at(code, code.addresses[op.barrier], op.parity)
+
+
+def wait_at(code: Code, pointer: str, parity: Operand) -> None:
     """A loop around an instruction that waits for a while."""
-    e, pointer = code.emitter, code.addresses[op.barrier]
+    e = code.emitter
     again, done = e.block("wait"), e.block("waited")
     e.jump(again)
     e.enter(again)
     ready = e.value(
         "call i1 @llvm.nvvm.mbarrier.try.wait.parity.scope.cta.space.cta("
-        f"ptr addrspace(3) {pointer}, i32 {op.parity})"
+        f"ptr addrspace(3) {pointer}, i32 {parity})"
     )
     e.branch(ready, done, again)
     e.enter(done)

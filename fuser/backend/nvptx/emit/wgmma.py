@@ -150,17 +150,19 @@ def write_wait(code: Code, regs: list[str], pending: int, type: str = "float") -
 
 class Descriptor:
     """Matrix descriptors into a shared operand. k_axis: which of its axes is k: 1 for the left
-    operand, 0 for the right."""
+    operand, 0 for the right. version: bits of the high word that later architectures want."""
 
-    def __init__(self, code: Code, tile: SharedTile, k_axis: int, grid: WarpGrid) -> None:
-        self.code, self.tile = code, tile
+    def __init__(
+        self, code: Code, tile: SharedTile, k_axis: int, grid: WarpGrid, version: int = 0
+    ) -> None:
+        self.code, self.tile, self.rows = code, tile, grid.band
         self.k_inner = tile.inner == k_axis
         self.transposed = 0 if self.k_inner else 1
         e = code.emitter
         span = tile.span
         stride = 8 * span
         leading = 16 if self.k_inner else tile.block_bytes
-        self.high = (stride >> 4) | (_MODE[span] << 30)
+        self.high = (stride >> 4) | version | (_MODE[span] << 30)
         if self.high >= 1 << 31:
             self.high -= 1 << 32
         # the part of the tile that belongs to this warp group
@@ -190,14 +192,14 @@ class Descriptor:
         return e.times(number, extent // width * tile.block_bytes)
 
     def at(self, band: int, step: int) -> str:
-        """The descriptor of a band of 64 rows (0 for the right operand) and a step of k."""
+        """The descriptor of a band of rows (0 for the right operand) and a step of k."""
         tile, e = self.tile, self.code.emitter
         span, size = tile.span, tile.dtype.bytes
         if self.k_inner:
             column = step * 32  # bytes of an instruction's k
-            offset = band * 64 * span + column // span * tile.block_bytes + column % span
+            offset = band * self.rows * span + column // span * tile.block_bytes + column % span
         else:
-            across = band * 64 * size
+            across = band * self.rows * size
             offset = step * 16 * span + across // span * tile.block_bytes + across % span
         word = e.plus(self.low_word, offset >> 4)
         pair = e.value(f"insertelement <2 x i32> <i32 poison, i32 {self.high}>, i32 {word}, i32 0")

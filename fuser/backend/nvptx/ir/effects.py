@@ -59,16 +59,30 @@ def _issued(op: ops.Wgmma) -> tuple[Effect, ...]:
     return (*_of(op.a, late=True), *_of(op.b, late=True))
 
 
+def _own(op: Any) -> tuple[Effect, ...]:
+    return (Effect(op.slot, True, own=True),)
+
+
+def _tensor_mma(op: ops.TensorMma) -> tuple[Effect, ...]:
+    """All threads have done what they do in tensor memory before it, and have waited for the groups
+    before: a barrier of phases knows two of them. What it does there, they do not meet before a
+    wait."""
+    left = _of(op.a, late=True) if op.a is not None else ()
+    return (Effect(op.slot, False, late=True), *left, *_of(op.b, late=True))
+
+
 _RULES: dict[type[Op], Callable[[Any], tuple[Effect, ...]]] = {
     **dict.fromkeys((
         ops.ReadShared, ops.ReadDense, ops.GatherShared, ops.ReadWindow, ops.ReadParts,
-        ops.FoldBefore, ops.ReadBlocks, ops.AddPartials,
+        ops.FoldBefore, ops.ReadBlocks, ops.AddPartials, ops.TensorAddress, ops.TensorFree,
     ), _reads),
     **dict.fromkeys((
         ops.WriteShared, ops.WriteDense, ops.WriteWindow, ops.WriteSlice, ops.WriteParts,
-        ops.WritePartials,
+        ops.WritePartials, ops.TensorAlloc,
     ), _writes),
     **dict.fromkeys((ops.StoreLines, ops.TurnLines), _turned),
+    **dict.fromkeys((ops.TensorLoad, ops.TensorStore, ops.TensorWait), _own),
+    ops.TensorMma: _tensor_mma,
     ops.ReadOwn: lambda op: (Effect(op.slot, False, own=True),),
     ops.CopyOwn: lambda op: (Effect(op.slot, True, own=True, late=True),),
     ops.SendParts: lambda op: () if op.barrier else _writes(op),
@@ -84,7 +98,7 @@ _RULES: dict[type[Op], Callable[[Any], tuple[Effect, ...]]] = {
 }  # fmt: skip
 
 BY_PHASES = (
-    ops.Alloc, ops.Free, ops.Address, ops.ExpectParts, ops.SendParts, ops.Fetch,
+    ops.Alloc, ops.Free, ops.Address, ops.ExpectParts, ops.SendParts, ops.Fetch, ops.TensorCommit,
 )  # fmt: skip
 """Ops that name a slot and do nothing to it that a barrier of the block would order."""
 

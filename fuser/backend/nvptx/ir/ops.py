@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 from fuser.backend.nvptx.ir.op import Block, Op
 from fuser.backend.nvptx.ir.values import Operand, Place, Scope, SharedTile, Slot, Tile
 from fuser.backend.nvptx.layouts.layout import Layout, WarpGrid
+from fuser.backend.nvptx.layouts.tensor_grid import TensorGrid
 from fuser.dtypes import DType
 from fuser.tilegen.index import Index
 from fuser.tilegen.ir import Buffer
@@ -810,6 +811,105 @@ class WgmmaSplit(Op):
     a: SharedTile
     big: SharedTile
     small: SharedTile
+
+
+# tensor memory ------------------------------------------------------------------------------------
+#
+# 128 lanes by 512 columns of 32 bits, beside shared memory. The slot that these ops name stands for
+# what a block has of it: it holds the address, and the barriers at which matmuls end. Element
+# (r, c) of a tile lies in lane r % 128; each 128 rows follow the columns of those before.
+
+
+@dataclass(eq=False, kw_only=True)
+class TensorAlloc(Op):
+    """The first warp allocates columns of tensor memory, and writes to the slot where they begin.
+    It waits while other blocks have them."""
+
+    opcode: ClassVar[str] = "tensor_alloc"
+    slot: Slot
+    columns: int
+
+
+@dataclass(eq=False, kw_only=True)
+class TensorAddress(Op):
+    """Read where the columns begin: before all else that names the slot."""
+
+    opcode: ClassVar[str] = "tensor_address"
+    slot: Slot
+
+
+@dataclass(eq=False, kw_only=True)
+class TensorFree(Op):
+    """The first warp gives the columns back. No block ends without it."""
+
+    opcode: ClassVar[str] = "tensor_free"
+    slot: Slot
+    columns: int
+
+
+@dataclass(eq=False, kw_only=True)
+class TensorMma(Op):
+    """One thread issues sums + a @ b over `k` columns of a, for the whole block (tcgen05.mma).
+    sums: the column where they begin, which are replaced; keeps: a condition without which they
+    start at zero. a: in shared memory, or None: words in tensor memory, from column `left` on. What
+    comes of it is there after a commit, and a wait for that."""
+
+    opcode: ClassVar[str] = "tensor_mma"
+    slot: Slot
+    unit: str
+    grid: TensorGrid
+    k: int
+    b: SharedTile
+    a: SharedTile | None = None
+    left: int = 0
+    sums: int = 0
+    keeps: Operand = 1
+
+
+@dataclass(eq=False, kw_only=True)
+class TensorCommit(Op):
+    """The matmuls issued so far are a group, which waits count: they end at the next barrier of the
+    slot, which follow each other in turn."""
+
+    opcode: ClassVar[str] = "tensor_commit"
+    slot: Slot
+
+
+@dataclass(eq=False, kw_only=True)
+class TensorWait(Op):
+    """Wait until at most `pending` groups of matmuls are in flight."""
+
+    opcode: ClassVar[str] = "tensor_wait"
+    slot: Slot
+    pending: int = 0
+
+
+@dataclass(eq=False, kw_only=True)
+class TensorLoad(Op):
+    """Read a tile from tensor memory, which begins at a column (tcgen05.ld and its wait). A warp
+    reaches the lanes from 32 * (its number % 4) on."""
+
+    opcode: ClassVar[str] = "tensor_load"
+    slot: Slot
+    column: int = 0
+
+
+@dataclass(eq=False, kw_only=True)
+class TensorStore(Op):
+    """Write a tile to tensor memory, each element by one of the warps that repeat it. pack: so many
+    neighbours along a row are one word, and in one element of x."""
+
+    opcode: ClassVar[str] = "tensor_store"
+    slot: Slot
+    x: Tile
+    column: int = 0
+    pack: int = 1
+
+
+TENSOR_BARRIERS = 2
+"""Of a slot that stands for tensor memory: how many groups of matmuls may be in flight."""
+TENSOR_SLOT = 8 * (1 + TENSOR_BARRIERS)
+"""Bytes of such a slot: the address, then the barriers."""
 
 
 # asynchronous copies ------------------------------------------------------------------------------

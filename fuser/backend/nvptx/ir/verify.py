@@ -8,6 +8,8 @@
 - A wait on barriers has barriers that were made, and somebody who arrives.
 - What copies write to shared memory is read after a wait for copies and a barrier.
 - Results of an issued wgmma go into the next one or a wait, and nowhere else.
+- Tensor memory is used between its allocation and its end, within its columns; what matmuls leave
+  there is read after a commit and a wait.
 - What the previous kernel may still use is not touched before the wait for it.
 - Registers of warp groups are no more than the block was launched with: a group would wait for more
   for ever.
@@ -28,6 +30,7 @@ from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.text import print_op
 from fuser.backend.nvptx.ir.uses import carried, defines, uses
 from fuser.backend.nvptx.ir.values import Place, SharedTile, Slot, Tile
+from fuser.backend.nvptx.layouts.tensor_grid import COLUMNS, MIN_COLUMNS
 from fuser.errors import VerifyError
 
 REGISTERS = 65536
@@ -47,11 +50,14 @@ def verify(program: Program) -> None:
         _Barriers(program),
         _Copies(),
         _Flights(),
+        _TensorMemory(),
     ]
     if any(isinstance(op, ops.AwaitPrevious) for op in program.body.walk()):
         checks.append(_Previous(program))
     _walk(program, program.head, checks[:2])
     _walk(program, program.body, checks)
+    for check in checks:
+        check.end()
 
 
 class _Check:
@@ -62,6 +68,8 @@ class _Check:
     def enter(self, op: Op) -> None: ...
 
     def leave(self, op: Op) -> None: ...
+
+    def end(self) -> None: ...
 
 
 def _walk(program: Program, block: Block, checks: Iterable[_Check]) -> None:
@@ -336,6 +344,60 @@ class _Flights(_Check):
             end = _end(block)
             if end is not None and len(end.values) == len(op.results):
                 self.hand(op.results, end.values)
+
+
+class _TensorMemory(_Check):
+    """Of each slot that stands for tensor memory. columns: that it has; ready: whether its address
+    was read; pending: "commit" or "wait", what is missing before threads read sums."""
+
+    def __init__(self) -> None:
+        self.columns: dict[Slot, int] = {}
+        self.ready: set[Slot] = set()
+        self.pending: dict[Slot, str] = {}
+
+    def op(self, op: Op) -> None:
+        match op:
+            case ops.TensorAlloc():
+                if op.columns & (op.columns - 1) or not MIN_COLUMNS <= op.columns <= COLUMNS:
+                    raise VerifyError(f"{op.columns} columns of tensor memory are no allocation")
+                if self.columns:
+                    raise VerifyError("tensor memory is allocated already")
+                self.columns[op.slot] = op.columns
+            case ops.TensorAddress():
+                self.ready.add(op.slot)
+            case ops.TensorFree():
+                self.inside(op.slot, 0, op.columns)
+                if self.columns.pop(op.slot) != op.columns:
+                    raise VerifyError("other columns are given back than were allocated")
+            case ops.TensorMma():
+                self.inside(op.slot, op.sums, op.grid.m // op.grid.band * op.grid.covered[1])
+                self.pending[op.slot] = "commit"
+            case ops.TensorCommit():
+                if self.pending.get(op.slot) == "commit":
+                    self.pending[op.slot] = "wait"
+            case ops.TensorWait():
+                if self.pending.get(op.slot) == "wait" and not op.pending:
+                    del self.pending[op.slot]
+            case ops.TensorLoad():
+                self.inside(op.slot, op.column, op.tile.layout.shape[1])
+                if op.slot in self.pending:
+                    raise VerifyError(
+                        f"sums are read from @{op.slot.number} without a {self.pending[op.slot]}"
+                        " after their matmul"
+                    )
+            case ops.TensorStore():
+                self.inside(op.slot, op.column, op.x.layout.shape[1] // op.pack)
+
+    def inside(self, slot: Slot, first: int, count: int) -> None:
+        if slot not in self.columns or slot not in self.ready:
+            raise VerifyError(f"@{slot.number} stands for no tensor memory that is allocated")
+        if first + count > self.columns[slot]:
+            raise VerifyError(f"@{slot.number} has {self.columns[slot]} columns")
+
+    def end(self) -> None:
+        """After the whole program."""
+        if self.columns:
+            raise VerifyError("columns of tensor memory are not given back")
 
 
 class _Previous(_Check):

@@ -12,6 +12,7 @@ from typing import Literal
 from fuser.backend.nvptx.analysis.access import Access
 from fuser.backend.nvptx.cluster.reduction_merge import ReductionMerge
 from fuser.backend.nvptx.layouts.layout import Layout, WarpGrid
+from fuser.backend.nvptx.layouts.tensor_grid import TensorGrid
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
 from fuser.tilegen.index import Extreme, FloorDiv, Index, Lookup, Mod
@@ -19,7 +20,8 @@ from fuser.tilegen.ir import Block, Kernel, Op
 from fuser.tilegen.value import INDEX, Value
 
 DotKind = Literal["wgmma", "wide", "mma", "tf32", "fma"]
-"""wide: float32 as 3xTF32 on wgmma; tf32: the same on mma.sync."""
+"""wgmma: matmuls that run by themselves until a wait; their sums lie in tensor memory where the
+grid is a `TensorGrid`. wide: float32 as 3xTF32 on wgmma; tf32: the same on mma.sync."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +42,11 @@ class DotPlan:
     @property
     def split_k(self) -> int:
         return self.grid.warps_k if self.grid else 1
+
+    @property
+    def unit(self) -> str:
+        """The kind, or "tcgen05"."""
+        return "tcgen05" if isinstance(self.grid, TensorGrid) else self.kind
 
     @property
     def partial(self) -> bool:

@@ -21,6 +21,7 @@ from fuser.backend.nvptx.layouts.assignment import (
 )
 from fuser.backend.nvptx.layouts.layout import WarpGrid, blocked, next_power
 from fuser.backend.nvptx.layouts.mma_units import TF32, Unit, known_unit, unit_of
+from fuser.backend.nvptx.layouts.tensor_grid import DEPTH, tensor_grid
 from fuser.base.target import Target
 from fuser.errors import LoweringError
 from fuser.tilegen import ops
@@ -44,13 +45,19 @@ def plan_dot(
     loop = plan.loops.get(plan.home[op.result])
     sums = [] if loop is None else summing_dots(loop, plan)
     lone = sums == [op]
+    unit = unit_of(op)
+    # where sums have one order for any number of rows, they have one unit, that of few rows
+    if target.tcgen05 and not row_order and (op in sums or _is_done_once(op, loop, plan)):
+        known = unit is not None and unit.depth == DEPTH
+        tensor = tensor_grid(m, n, k, warps) if known else None
+        if tensor is not None:
+            return DotPlan("wgmma", tensor, tensor.accumulator(), tensor.accumulator())
     if kind == "tf32" and tf32x3 and lone and op.precision == "exact" and target.wgmma:
         if (m, k, warps) == (64, 32, 4) and n % 32 == 0 and n <= 128:
             kind = "wide"
     chained = feeds_rows(op.result, plan) or made_of_dot(op.a, plan)
     grid = warp_grid(m, n, warps, chained=chained, wgmma=kind in ("wgmma", "wide"))
     result = grid.accumulator()
-    unit = unit_of(op)
     if unit is not None:
         grid = dataclasses.replace(grid, depth=unit.depth)
     if kind == "mma" and op in sums and not row_order:
@@ -60,6 +67,11 @@ def plan_dot(
             return DotPlan(kind, decoded, found, result if decoded.warps_k > 1 else found)
         grid = split_warps(grid, -(-k // grid.depth), LONE if lone else ONE_OF_SEVERAL)
     return DotPlan(kind, grid, grid.accumulator(), result)
+
+
+def _is_done_once(op: ops.Dot, loop: ops.For | None, plan: Assignment) -> bool:
+    """Whether no loop carries the sums of a dot, which would be moved in each of its iterations."""
+    return op.acc in plan.makers if loop is None else trip_count(loop) == 1
 
 
 def _decoded_grid(op: ops.Dot, plan: Assignment, grid: WarpGrid) -> WarpGrid | None:
@@ -177,16 +189,17 @@ def dot_kind(op: ops.Dot, warps: int, target: Target) -> DotKind:
 
 
 UNIT_NAMES = {
-    "wgmma": "wgmma", "wide": "wgmma of float32 in two parts", "mma": "mma.sync",
-    "tf32": "mma.sync of float32 in two parts", "fma": "multiply-adds",
+    "tcgen05": "tcgen05", "wgmma": "wgmma", "wide": "wgmma of float32 in two parts",
+    "mma": "mma.sync", "tf32": "mma.sync of float32 in two parts", "fma": "multiply-adds",
 }  # fmt: skip
+"""By what a plan calls its unit, the fastest first."""
 
 
 def decide_unit(op: ops.Dot, plan: DotPlan, warps: int, target: Target) -> Decision:
     """Which unit a dot has, and why not a faster one."""
     (m, k), n = op.a.shape, op.b.shape[1]
     shape, unit = f"[{m}, {k}] x [{k}, {n}] of {op.a.dtype}", unit_of(op)
-    found = UNIT_NAMES[plan.kind]
+    found = UNIT_NAMES[plan.unit]
     if plan.grid is not None and plan.grid.run:
         found += ", the right operand decoded by the threads that multiply it"
     if plan.kind in ("wgmma", "wide"):
@@ -194,6 +207,8 @@ def decide_unit(op: ops.Dot, plan: DotPlan, warps: int, target: Target) -> Decis
     if plan.kind == "fma":
         return Decision("matrix unit", False, f"{target.arch} has none for {op.a.dtype}: {shape}")
     why = f"{target.arch} has no wgmma" if not target.wgmma else ""
+    if target.tcgen05:
+        why = f"tcgen05 takes sums of 128 rows of 16-bit operands, and {warps} warps in fours"
     if not why:
         why = f"wgmma does not fit {warps} warps" if unit else "wgmma takes one float32 loop of 64"
     return Decision("matrix unit", True, f"{found}: {shape}; {why}")

@@ -60,7 +60,7 @@ def _planned(low: Builder, stages: int) -> dict[ops.For, Stream] | str:
     asked = kernel.schedule.warp_specialized
     if not (DEFAULT if asked is None else asked):
         return "the schedule says so"
-    if not low.target.wgmma:
+    if not (low.target.wgmma or low.target.tcgen05):
         return f"{low.target.arch} has no wgmma whose operands TMA could fetch"
     if stages < 2:
         return f"a ring of {stages} stages lets nothing run ahead"

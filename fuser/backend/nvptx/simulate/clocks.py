@@ -57,7 +57,9 @@ def merge(known: dict[int, int], told: dict[int, int]) -> None:
 
 class Shadow:
     """Who touched each byte of a block's shared memory last. What is there at first is poison: as
-    floats of any kind it is no number."""
+    floats of any kind it is no number. places: what its bytes are called."""
+
+    places = "byte {} of shared memory"
 
     def __init__(self, size: int) -> None:
         self.data = np.full(size, 255, np.uint8)
@@ -99,7 +101,7 @@ class Shadow:
             if agent != clock.agent and last and not clock.is_after(agent, last):
                 raise SimulationError(
                     f"{what} overwrites what {self._names[agent]} may still read",
-                    where=f"byte {int(at[steps[at].argmax()])} of shared memory",
+                    where=self.places.format(int(at[steps[at].argmax()])),
                 )
 
     def _own(self, at: Array, clock: Clock, what: str) -> None:
@@ -118,7 +120,7 @@ class Shadow:
                 place = int(at[self._writer[at] == number][0])
                 raise SimulationError(
                     f"{what} {verb} what {writer} may still write",
-                    where=f"byte {place} of shared memory",
+                    where=self.places.format(place),
                 )
             if by_unit and agent not in self.engines and not clock.is_after(~agent, step):
                 raise SimulationError(f"{what} {verb} what {writer} wrote, and no fence is between")

@@ -40,6 +40,8 @@ class Machine:
         self.meetings = [Meeting(warps) for _ in range(blocks)]
         self.cluster_meeting = Meeting(blocks * warps)
         self.mbarriers: dict[tuple[int, int], Mbarrier] = {}
+        self.tensor_memory: dict[int, Any] = {}
+        """By block, where it has some (tensor_memory.py)."""
         self.flights: list[Callable[[], None]] = []
         self._numbered: dict[tuple[int, int], Meeting] = {}
         self.warps: list[Any] = []

@@ -32,7 +32,7 @@ def product(
     left, right = (
         _fragments(warp, x, along, across, unit)
         if isinstance(x, Tile)
-        else _from_shared(warp, op, x, along, across, unit, issued)
+        else from_shared(warp, op, x, along, across, unit, issued)
         for x, along, across in ((a, there, depth), (b, depth, columns))
     )
     left = np.pad(left, ((0, rows.size - there.size), (0, 0)))
@@ -47,7 +47,7 @@ def _operand(unit: str, dtype: DType) -> DType:
     return BY_NAME.get(unit, dtype)
 
 
-def _from_shared(
+def from_shared(
     warp: Warp, op: Op, tile: SharedTile, rows: Array, columns: Array, unit: str, issued: bool
 ) -> Array:
     """[rows, columns] of a shared tile, zeros past what is allocated."""

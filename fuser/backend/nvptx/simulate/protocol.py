@@ -27,7 +27,15 @@ from fuser.backend.nvptx.ir.op import Integer, Op
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.values import Place, SharedTile, Tile
 from fuser.backend.nvptx.layouts.layout import Layout
-from fuser.backend.nvptx.simulate import control, copies, own, run, shared, warp_transpose
+from fuser.backend.nvptx.simulate import (
+    control,
+    copies,
+    own,
+    run,
+    shared,
+    tensor_memory,
+    warp_transpose,
+)
 from fuser.backend.nvptx.simulate.clocks import Array, Clock, Shadow, SimulationError
 from fuser.backend.nvptx.simulate.memory import nothing
 from fuser.backend.nvptx.simulate.warp import Rule, Steps, Warp, bytes_at
@@ -207,6 +215,24 @@ def wgmma(warp: Warp, op: ops.Wgmma) -> None:
     warp.tiles.in_flight[op.tile] = len(warp.groups)
 
 
+def tensor_mma(warp: Warp, op: ops.TensorMma) -> None:
+    """Of the first warp, whose thread issues it; sums in tensor memory are not in a tile."""
+    tensor_memory.order_mma(warp, op)
+    for tile in (op.a, op.b):
+        if tile is not None and not warp.number:
+            _whole(warp, op, tile, True)
+
+
+def tensor_load(warp: Warp, op: ops.TensorLoad) -> None:
+    tensor_memory.order_load(warp, op)
+    warp.tiles[op.tile] = _blank(op.tile)
+
+
+def tensor_store(warp: Warp, op: ops.TensorStore) -> None:
+    _used(warp, op.x)
+    tensor_memory.order_store(warp, op)
+
+
 def _whole(warp: Warp, op: Op, tile: SharedTile, issued: bool) -> None:
     rows, columns = map(np.arange, tile.shape)
     _read(warp, op, tile, rows, columns, issued)
@@ -314,7 +340,8 @@ _KEPT = (
     *shared.RULES, *control.RULES, ops.WgmmaFence, ops.WgmmaCommit, ops.WgmmaWait, ops.CommitCopies,
     ops.WaitCopies, ops.FenceAsync, ops.PrefetchMap, ops.WriteTile, ops.ReadTile, ops.WritePartials,
     ops.FoldBefore, ops.GatherShared, ops.WriteWindow, ops.ReadWindow, ops.WriteSlice, ops.Fence,
-    ops.AwaitPrevious, ops.Keep,
+    ops.AwaitPrevious, ops.Keep, ops.TensorAlloc, ops.TensorAddress, ops.TensorFree,
+    ops.TensorCommit, ops.TensorWait,
 )  # fmt: skip
 _SCALARS = (
     ops.Full, ops.IndexTile, ops.Splat, ops.Unsplat, ops.Map, ops.Cast, ops.Multiply, ops.Relabel,
@@ -333,6 +360,9 @@ RULES: dict[type[Op], Rule] = {
     ops.Mma: mma,
     ops.MmaTf32: mma,
     ops.Wgmma: wgmma,
+    ops.TensorMma: tensor_mma,
+    ops.TensorLoad: tensor_load,
+    ops.TensorStore: tensor_store,
     ops.SplitRight: split_right,
     ops.WgmmaSplit: wgmma_split,
     ops.FmaDot: fma_dot,

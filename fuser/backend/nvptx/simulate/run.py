@@ -20,6 +20,7 @@ from fuser.backend.nvptx.simulate import (
     scans,
     shared,
     stream_k,
+    tensor_memory,
     tf32x3,
     warp_transpose,
 )
@@ -31,7 +32,7 @@ from fuser.graph.sizes import size_hint
 RULES: dict[type[Op], Rule] = {
     **data.RULES, **folds.RULES, **matrix.RULES, **memory.RULES, **shared.RULES, **copies.RULES,
     **control.RULES, **warp_transpose.RULES, **scans.RULES, **own.RULES, **stream_k.RULES,
-    **tf32x3.RULES,
+    **tf32x3.RULES, **tensor_memory.RULES,
 }  # fmt: skip
 
 
@@ -122,6 +123,12 @@ class Cluster(Machine):
                 self.cluster_meeting.leave()
         while self.flights:
             self.flights.pop(int(self.rng.integers(len(self.flights))))()
+        for block, found in self.tensor_memory.items():
+            if found.slots:
+                raise SimulationError(
+                    "a block ends with columns of tensor memory that are its own",
+                    where=f"block {block}",
+                )
 
     def _start(self, warp: Warp) -> Steps:
         yield from warp.run(self.program.head)

@@ -70,6 +70,8 @@ class Warp:
         self.base = 0
         self.pending: list[Any] = []
         self.unit, self.groups = Clock(machine.agent()), list[dict[int, int]]()
+        self.tensor_groups: dict[Slot, tuple[int, int]] = {}
+        """(committed, waited for) of the groups of matmuls in tensor memory."""
         self.copier = Clock(machine.agent())
         self.copies: list[Copies] = [Copies()]
         self._coordinates: dict[tuple[Layout, int], Array] = {}
