@@ -16,7 +16,9 @@ import fuser.triton.language as tl
 from fuser.backend.nvptx import lower_to_gpu
 from fuser.backend.nvptx.compile import mechanisms
 from fuser.backend.nvptx.ir.program import Program
+from fuser.backend.nvptx.ir.text import print_program
 from fuser.backend.nvptx.ir.verify import verify
+from fuser.backend.nvptx.prefetch import prefetch_loads
 from fuser.backend.nvptx.simulate import simulate
 from fuser.backend.nvptx.simulate.protocol import verify_protocol
 from fuser.base.target import SM_90A
@@ -80,6 +82,10 @@ def lowered(code: Code) -> Program:
         verify(program)
         verify_protocol(program)
     return program
+
+
+def code_text(code: Code) -> str:
+    return print_program(lowered(code))
 
 
 def applied(code: Code, mechanism: str) -> bool:
@@ -184,21 +190,25 @@ def rows_of(
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7])
+@pytest.mark.parametrize("words", [64, 4, 0], ids=["registers", "both", "shared"])
 def test_rows_are_requested_while_the_row_before_is_reduced(
-    rows: int, compiled: Callable[..., Code]
+    rows: int, words: int, compiled: Callable[..., Code], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of one row the second program has none; nobody reads a row after the last."""
-    columns, programs = 200, 2
+    monkeypatch.setattr(prefetch_loads, "MAX_WORDS", words)
+    monkeypatch.setenv("FUSER_CACHE", "0")
+    columns, programs = 1008, 2
     rng = np.random.default_rng(5)
     x, y = (rng.standard_normal((rows, columns)).astype("float16") for _ in range(2))
     out, sums = np.zeros((rows, columns), "float32"), np.zeros((programs, columns), "float32")
     rows_of.forget()
     code = compiled(
         lambda: rows_of[(programs,)](
-            x, y, out, sums, columns, rows, columns, BLOCK=256, num_warps=4
+            x, y, out, sums, columns, rows, columns, BLOCK=1024, num_warps=4
         )
     )
-    assert rows == 1 or applied(code, "loads prefetched to registers")
+    assert rows == 1 or applied(code, "loads prefetched")
+    assert rows == 1 or ("copy_own" in code_text(code)) == (words < 64)
     found = {"x": x, "y": y, "out": np.zeros_like(out), "sums": np.zeros_like(sums)}
     run_simulated(code, found, True)
     a, b = x.astype("float64"), y.astype("float64")

@@ -36,12 +36,14 @@ class Facts:
 
     units: multiprocessors of the target. overlap: whether the kernel may start before the previous
     one has ended. early_bytes: constants that a block may request while it waits for that.
-    async_copies: whether the target copies to shared memory asynchronously (cp.async).
+    shared_bytes: that a block can have. async_copies: whether the target copies to shared memory
+    asynchronously (cp.async).
     """
 
     units: int
     overlap: bool = False
     early_bytes: int = 0
+    shared_bytes: int = 0
     async_copies: bool = True
 
 
@@ -81,7 +83,8 @@ def _plain(run: Callable[[Program], Decision | None]) -> Run:
 PASSES = (
     Pass("multistage pipeline", _plain(pipeline_loops)),
     Pass("first copies", _plain(issue_copies_first)),
-    Pass("prefetch loads", _plain(prefetch_loads)),
+    Pass("prefetch loads", lambda p, facts: prefetch_loads(
+        p, facts.shared_bytes if facts.async_copies else 0)),
     Pass("group reductions", _plain(group_reductions)),
     Pass("wgmma waits", _plain(leave_in_flight)),
     Pass("wgmma groups", _plain(close_groups)),

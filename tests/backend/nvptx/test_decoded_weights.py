@@ -42,7 +42,7 @@ from tests.test_packed_weights import feeds_of, product
 
 i32, f32 = dtypes.i32, dtypes.f32
 PTXAS = shutil.which("ptxas")
-NAME = "loads prefetched to registers"
+NAME = "loads prefetched"
 FORMS = {
     "i4 blocks": ("i4", (1024, 128), 0, 32),
     "u4 blocks zeros": ("u4", (1056, 144), 0, 32, True),

@@ -101,7 +101,8 @@ class Lowering(Builder):
         """What the passes over the program are told."""
         return Facts(
             units=self.target.units, overlap=self.follows_early,
-            early_bytes=launch.early(self.kernel), async_copies=self.target.async_copies,
+            early_bytes=launch.early(self.kernel), shared_bytes=self.target.shared_bytes,
+            async_copies=self.target.async_copies,
         )  # fmt: skip
 
     def _scalar_parameter(self, value: Value, number: int) -> Tile:
