@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from fuser.backend.nvptx.analysis.decisions import Decision
+from fuser.backend.nvptx.ir.cse import merge_common
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.unused_integers import drop_unused
+from fuser.backend.nvptx.layouts.expand_conversions import expand_conversions
 from fuser.backend.nvptx.memory.block_barriers import insert_barriers
 from fuser.backend.nvptx.memory.proxy_fences import fence_proxies
 from fuser.backend.nvptx.memory.shared_allocation import place_slots
@@ -78,6 +80,9 @@ def _plain(run: Callable[[Program], Decision | None]) -> Run:
 
 PASSES = (
     Pass("multistage pipeline", _plain(pipeline_loops)),
+    # What the head of a pipelined loop computed is in other iterations now.
+    Pass("cse", _plain(merge_common)),
+    Pass("layout conversions", _plain(expand_conversions)),
     Pass("first copies", _plain(issue_copies_first)),
     Pass("prefetch loads", _plain(prefetch_loads)),
     Pass("wgmma waits", _plain(leave_in_flight)),

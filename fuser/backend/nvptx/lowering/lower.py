@@ -155,30 +155,25 @@ class Lowering(Builder):
             long = entry if known else self.scalars.resize("sext", entry, "i32", "i64")
             made = self.new(INDEX, (), self.scalar_layout, value.name)
             entry = self.add(gpu.Splat(value=long, results=(made,)))
-        if isinstance(entry, Tile) and layout in (None, entry.layout):
-            return entry
-        if isinstance(entry, Tile | SharedTile) and layout is not None:
-            found = self.bindings.converted(value, layout)
-            if found is None:
-                found = self._in_layout(value, entry, layout)
-                self.bindings.convert(value, layout, found)
-            return found
+        if isinstance(entry, SharedTile) and layout is not None:
+            return self._from_shared(value, entry, layout)
+        if isinstance(entry, Tile):
+            return entry if layout is None else self._in_layout(value, entry, layout)
         if isinstance(entry, Flexible):
             if layout is None:
                 layout = self.layout(value)
             return self.materialise(entry, layout)
         raise LoweringError(f"{value!r} is not a tile in registers")
 
-    def _in_layout(self, value: Value, entry: Tile | SharedTile, layout: Layout) -> Tile:
-        if isinstance(entry, SharedTile):
-            return self._from_shared(value, entry, layout)
+    def _in_layout(self, value: Value, entry: Tile, layout: Layout) -> Tile:
         made_again = self.caller and not in_registers(entry.layout, layout)
         if made_again and can_remake(value, self.assignment.makers, self.env.__contains__):
             return remake(self, value, layout, {})
         return convert(self, entry, layout)
 
     def _from_shared(self, value: Value, entry: SharedTile, layout: Layout) -> Tile:
-        """A staged load in registers; what the producer fetches is given back at once."""
+        """A staged load in registers, for the one cast that may read it; what the producer fetches
+        is given back at once."""
         arrived = consumer_warps.before_read(self, value)
         if not arrived:
             land_copies(self)

@@ -121,9 +121,8 @@ def lower_for(low: Builder, op: ops.For) -> None:
     elif pipeline:
         _issue_copies(low, pipeline)
         low.copies_pending = False
-    with low.bindings.region():
-        low.block(op.body)
-        results = yielded(low, op.body, inits)
+    low.block(op.body)
+    results = yielded(low, op.body, inits)
     following: list[Operand] = [e.compute("add", variable, op.step)]
     if stream:
         stream.ring = advance(low, stream, stage, phase)
@@ -184,8 +183,8 @@ def _prepare_outer_values(low: Builder, body: Block) -> None:
                 for role in ("a", "b"):
                     value = getattr(op, role)
                     if outer(value):
-                        key = (value, role, low.assignment.dots[op])
-                        low.bindings.operands[key] = operand(low, op, role)
+                        made = operand(low, op, role)
+                        low.bindings.prepare(low.env[value], role, low.assignment.dots[op], made)
             case ops.Map():
                 for value in op.args:
                     if outer(value):
@@ -198,12 +197,11 @@ def _prepare_outer_values(low: Builder, body: Block) -> None:
 
 def _issue_copies(low: Builder, plan: Pipeline) -> None:
     """The head of an iteration: copy what it loads, and wait for it."""
-    with low.bindings.region():  # what is made here is of a later iteration in the end
-        for scalar in plan.scalars:
-            low.op(scalar)
-        for load, tile in zip(plan.loads, plan.tiles, strict=True):
-            copy_async(low, load, tile)
-            low.env[load.result] = tile
+    for scalar in plan.scalars:
+        low.op(scalar)
+    for load, tile in zip(plan.loads, plan.tiles, strict=True):
+        copy_async(low, load, tile)
+        low.env[load.result] = tile
     commit_copies(low)
     wait_copies(low, 0)
     low.piped.update(plan.loads)
@@ -221,15 +219,14 @@ def lower_if(low: Builder, op: ops.If) -> None:
         gpu.If(condition=condition, then=ir.Block(), other=ir.Block(), results=tuple(results))
     )
     for block in (op.then, op.other):
-        with low.bindings.region():
-            low.block(block)
-            last: Op = block.ops[-1]
-            assert isinstance(last, ops.Yield)
-            tiles = [
-                low.tile(value, low.layout(result))
-                for value, result in zip(last.args, op.results, strict=True)
-            ]
-            land_copies(low)
+        low.block(block)
+        last: Op = block.ops[-1]
+        assert isinstance(last, ops.Yield)
+        tiles = [
+            low.tile(value, low.layout(result))
+            for value, result in zip(last.args, op.results, strict=True)
+        ]
+        land_copies(low)
         low.do(gpu.Yield(values=tuple(tiles)))
         region.following()
     low.env.update(zip(op.results, results, strict=True))

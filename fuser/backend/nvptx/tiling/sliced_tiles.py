@@ -10,7 +10,7 @@ from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.layouts import row_major, tile_size
 from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layouts.assignment import DotPlan
-from fuser.backend.nvptx.layouts.convert import convert, read_dense
+from fuser.backend.nvptx.layouts.convert import convert
 from fuser.backend.nvptx.layouts.layout import Coordinates, Layout, blocked
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.tilegen import ops
@@ -58,7 +58,8 @@ def slice_of(low: Builder, tile: Tile, axis: int, start: int, count: int) -> Til
     shape = (*tile.shape[:axis], count, *tile.shape[axis + 1 :])
     slot = low.shared.allocate(row_major(shape, tile.dtype.bytes)[0])
     low.do(gpu.WriteSlice(slot=slot, x=tile, axis=axis, start=start, count=count))
-    made = read_dense(low, tile.dtype, shape, low.plain_layout(shape), slot)
+    made = low.new(tile.dtype, shape, low.plain_layout(shape))
+    low.do(gpu.ReadDense(slot=slot, results=(made,)))
     low.shared.free(slot)
     return made
 
