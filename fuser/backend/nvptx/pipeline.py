@@ -36,13 +36,15 @@ class Facts:
 
     units: multiprocessors of the target. overlap: whether the kernel may start before the previous
     one has ended. early_bytes: constants that a block may request while it waits for that.
-    async_copies: whether the target copies to shared memory asynchronously (cp.async).
+    async_copies: whether the target copies to shared memory asynchronously (cp.async). window:
+    bytes of a tile that go through shared memory at a time, where not all of it fits; 0: all.
     """
 
     units: int
     overlap: bool = False
     early_bytes: int = 0
     async_copies: bool = True
+    window: int = 0
 
 
 def always(facts: Facts) -> bool:
@@ -82,7 +84,7 @@ PASSES = (
     Pass("multistage pipeline", _plain(pipeline_loops)),
     # What the head of a pipelined loop computed is in other iterations now.
     Pass("cse", _plain(merge_common)),
-    Pass("layout conversions", _plain(expand_conversions)),
+    Pass("layout conversions", lambda p, facts: expand_conversions(p, facts.window)),
     Pass("first copies", _plain(issue_copies_first)),
     Pass("prefetch loads", _plain(prefetch_loads)),
     Pass("wgmma waits", _plain(leave_in_flight)),

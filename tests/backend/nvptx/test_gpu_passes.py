@@ -151,12 +151,14 @@ def opcodes(program: Program) -> list[str]:
     return [op.opcode for op in program.body.walk()]
 
 
-def run_through(text: str) -> dict[str, np.ndarray]:
+def run_through(text: str, window: int = 0) -> dict[str, np.ndarray]:
     """What a program that changes layouts leaves in memory, after the passes that it takes."""
     program = parse_program(text)
     verify(program)
-    for run in (merge_common, expand_conversions, place_slots, insert_barriers):
-        run(program)
+    merge_common(program)
+    expand_conversions(program, window)
+    place_slots(program)
+    insert_barriers(program)
     verify(program)
     arrays = {"x": np.arange(512, dtype=np.float32)}
     arrays |= {b.name: np.zeros(512, np.float32) for b in program.buffers if b.name != "x"}
@@ -255,6 +257,26 @@ store &y[#0] of 512 along (0) by 1, %e
     assert [slot.number for slot in program.slots] == [0, 1, 2]
     found = run_through(converting(body))
     np.testing.assert_array_equal(found["y"], 2 * found["x"])
+    np.testing.assert_array_equal(found["z"], found["x"])
+
+
+@pytest.mark.parametrize("window, count", [(4 * 512, 1), (4 * 100, 6)])
+def test_conversions_go_by_windows_where_memory_is_short(window: int, count: int) -> None:
+    """As many elements at a time as have room, and the same result; what is in registers stays."""
+    body = f"""\
+%a = convert_layout %x : f32[16x32] #l1
+%b = convert_layout %x {{flat = true}} : f32[512] #l2
+{stored("y", "%a")}
+store &z[#0] of 512 along (0) by 1, %b"""
+    program = parse_program(converting(body))
+    expand_conversions(program, window)
+    windows = ["write_window", "read_window"] * count
+    assert opcodes(program) == [
+        "load", "alloc", *windows, "free", "relabel", "store", "store",
+    ]  # fmt: skip
+    assert program.slots[0].bytes == window + 4
+    found = run_through(converting(body), window)
+    np.testing.assert_array_equal(found["y"], found["x"])
     np.testing.assert_array_equal(found["z"], found["x"])
 
 

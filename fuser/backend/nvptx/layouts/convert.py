@@ -13,21 +13,18 @@ def convert(low: Builder, tile: Tile, layout: Layout) -> Tile:
     """The same tile in another layout."""
     if tile.layout == layout:
         return tile
-    return _record(low, "a change of layout", tile, tile.shape, layout, flat=False)
+    made = low.new(tile.dtype, tile.shape, layout)
+    return _record(low, "a change of layout", gpu.ConvertLayout(x=tile, results=(made,)))
 
 
 def reshape(low: Builder, tile: Tile, shape: Coordinates, layout: Layout) -> Tile:
     """The same elements in row-major order under another shape, in the given layout."""
-    return _record(low, "a reshape", tile, shape, layout, flat=True)
-
-
-def _record(
-    low: Builder, what: str, tile: Tile, shape: Coordinates, layout: Layout, *, flat: bool
-) -> Tile:
-    """What cannot go through shared memory is found here, where there still is another way."""
     made = low.new(tile.dtype, shape, layout)
-    if not moves_in_registers(tile, made, flat=flat):
-        low.cluster.stay_in_block(what, tile.layout, layout)
-        if low.frugal:
-            return low.in_slices(tile, shape, layout)
-    return low.add(gpu.ConvertLayout(x=tile, flat=flat, results=(made,)))
+    return _record(low, "a reshape", gpu.ConvertLayout(x=tile, flat=True, results=(made,)))
+
+
+def _record(low: Builder, what: str, op: gpu.ConvertLayout) -> Tile:
+    """Raises NeedsOneBlock where elements would go to another block: shared memory is a block's."""
+    if low.cluster.blocks > 1 and not moves_in_registers(op.x, op.tile, flat=op.flat):
+        low.cluster.stay_in_block(what, op.x.layout, op.tile.layout)
+    return low.add(op)

@@ -9,7 +9,7 @@ from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.values import SharedTile, Tile
 from fuser.backend.nvptx.layouts.assign import assign
 from fuser.backend.nvptx.layouts.convert import convert
-from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
+from fuser.backend.nvptx.layouts.layout import Layout
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.lowering.masks import can_remake, remake
 from fuser.backend.nvptx.lowering.op_rules import RULES
@@ -27,7 +27,7 @@ from fuser.backend.nvptx.tiling.resident_rows import (
     emit_resident_rows,
     plan_resident_rows,
 )
-from fuser.backend.nvptx.tiling.sliced_tiles import move_in_slices
+from fuser.backend.nvptx.tiling.sliced_tiles import room
 from fuser.backend.nvptx.tiling.strip_mined_epilogue import emit_epilogue, find_epilogue
 from fuser.backend.nvptx.tiling.strip_mined_rows import find_strip_mined_rows
 from fuser.base.target import Target
@@ -107,6 +107,7 @@ class Lowering(Builder):
         return Facts(
             units=self.target.units, overlap=self.follows_early,
             early_bytes=launch.early(self.kernel), async_copies=self.target.async_copies,
+            window=room(self) if self.frugal else 0,
         )  # fmt: skip
 
     def _scalar_parameter(self, value: Value, number: int) -> Tile:
@@ -191,10 +192,6 @@ class Lowering(Builder):
         if can_remake(mask, makers, self.env.__contains__):
             return remake(self, mask, layout, {})
         return self.tile(mask, layout)
-
-    def in_slices(self, tile: Tile, shape: Coordinates, layout: Layout) -> Tile:
-        """A tile under another shape and in another layout, with little shared memory."""
-        return move_in_slices(self, tile, shape, layout)
 
     def set(self, value: Value, tile: Tile) -> None:
         """Bind a result, converted to its assigned layout."""
