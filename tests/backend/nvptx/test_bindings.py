@@ -52,6 +52,8 @@ def test_other_threads_begin_with_nothing() -> None:
         assert not bindings.values
         bindings.values[X] = tile("%theirs")
     assert bindings.values[X] is mine
+    with bindings.apart([X]):
+        assert bindings.values[X] is mine
 
 
 def test_strips_have_layouts_and_values_of_their_own() -> None:

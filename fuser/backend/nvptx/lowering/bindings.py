@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
@@ -43,9 +43,10 @@ class Bindings(Generic[Entry]):
     # scopes -------------------------------------------------------------------------------------
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
-        """Code of other threads, in which nothing is bound yet."""
-        values, self.values = self.values, {}
+    def apart(self, kept: Iterable[Value] = ()) -> Iterator[None]:
+        """Code of other threads, in which nothing is bound yet but what is kept."""
+        values = self.values
+        self.values = {value: values[value] for value in kept}
         yield
         self.values = values
 
