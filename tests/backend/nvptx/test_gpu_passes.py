@@ -10,7 +10,15 @@ import pytest
 from fuser.backend.nvptx import gpu_text, lower_to_llvm
 from fuser.backend.nvptx.ir.cse import merge_common
 from fuser.backend.nvptx.ir.layout_text import layout_text
-from fuser.backend.nvptx.ir.ops import AwaitPrevious, Barrier, WarpRoles, Where
+from fuser.backend.nvptx.ir.ops import (
+    AwaitPrevious,
+    Barrier,
+    ConvertLayout,
+    For,
+    WarpRoles,
+    Where,
+    While,
+)
 from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.text import print_program
@@ -191,6 +199,59 @@ if %c then {{
     text = print_program(program)
     assert stored("y", "%b") in text and stored("z", "%e") in text
     verify(program)
+
+
+def test_conversions_of_what_a_loop_finds_are_done_before_it() -> None:
+    """Also out of loops in loops, and once for those that follow; not of what an iteration makes,
+    nor out of a branch, which may not be taken."""
+    body = f"""\
+%n := slt i32 %tid, 32
+%r = for 2, (0,), (%x,) : f32[16x32] #l0 body (%i, %p: f32[16x32] #l0) {{
+  for 2, (0,), () body (%k) {{
+    %a = convert_layout %x : f32[16x32] #l1
+    %b = convert_layout %p : f32[16x32] #l1
+    %s = map.add (%a, %b) : f32[16x32] #l1
+    {stored("y", "%s")}
+    where %n body {{
+      %c = convert_layout %x {{flat = true}} : f32[512] #l2
+      store &z[#0] of 512 along (0) by 1, %c
+    }}
+    %l := add i32 %k, 1
+    yield {{scalars = (%l,)}}
+  }}
+  %q = map.add (%p, %x) : f32[16x32] #l0
+  %j := add i32 %i, 1
+  yield {{scalars = (%j,), values = (%q,)}}
+}}
+%d = convert_layout %x : f32[16x32] #l1
+{stored("z", "%d")}"""
+    program = parse_program(converting(body))
+    merge_common(program)
+    outer = next(op for op in program.body.ops if isinstance(op, For))
+    inner = next(op for op in outer.body.ops if isinstance(op, For))
+    for block, names in ((program.body, ["%a"]), (outer.body, ["%b"]), (inner.body, [])):
+        assert [op.tile.name for op in block.ops if isinstance(op, ConvertLayout)] == names
+    verify(program)
+    found = run_through(converting(body))
+    np.testing.assert_array_equal(found["y"], 3 * found["x"])
+    np.testing.assert_array_equal(found["z"], found["x"])
+
+
+def test_the_body_of_a_while_loop_converts_what_its_head_makes() -> None:
+    body = f"""\
+while (), (), () head {{
+  %h = map.add (%x, %x) : f32[16x32] #l0
+  condition 0
+}} body {{
+  %a = convert_layout %h : f32[16x32] #l1
+  {stored("y", "%a")}
+  yield
+}}"""
+    program = parse_program(converting(body))
+    merge_common(program)
+    loop = program.body.ops[-1]
+    assert isinstance(loop, While)
+    assert [op.opcode for op in loop.body.ops] == ["convert_layout", "store", "yield"]
 
 
 def test_a_conversion_before_a_loop_serves_its_iterations() -> None:
