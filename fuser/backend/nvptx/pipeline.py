@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from fuser.backend.nvptx.analysis.decisions import Decision
+from fuser.backend.nvptx.ir.cse import merge_common
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.unused_integers import drop_unused
+from fuser.backend.nvptx.layouts.expand_conversions import expand_conversions
 from fuser.backend.nvptx.memory.block_barriers import insert_barriers
 from fuser.backend.nvptx.memory.proxy_fences import fence_proxies
 from fuser.backend.nvptx.memory.shared_allocation import place_slots
@@ -37,7 +39,8 @@ class Facts:
     units: multiprocessors of the target. overlap: whether the kernel may start before the previous
     one has ended. early_bytes: constants that a block may request while it waits for that.
     shared_bytes: that a block can have. async_copies: whether the target copies to shared memory
-    asynchronously (cp.async).
+    asynchronously (cp.async). window: bytes of a tile that go through shared memory at a time,
+    where not all of it fits; 0: all.
     """
 
     units: int
@@ -45,6 +48,7 @@ class Facts:
     early_bytes: int = 0
     shared_bytes: int = 0
     async_copies: bool = True
+    window: int = 0
 
 
 def always(facts: Facts) -> bool:
@@ -82,6 +86,9 @@ def _plain(run: Callable[[Program], Decision | None]) -> Run:
 
 PASSES = (
     Pass("multistage pipeline", _plain(pipeline_loops)),
+    # What the head of a pipelined loop computed is in other iterations now.
+    Pass("cse", _plain(merge_common)),
+    Pass("layout conversions", lambda p, facts: expand_conversions(p, facts.window)),
     Pass("first copies", _plain(issue_copies_first)),
     Pass("prefetch loads", lambda p, facts: prefetch_loads(
         p, facts.shared_bytes if facts.async_copies else 0)),

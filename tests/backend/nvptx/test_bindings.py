@@ -1,8 +1,10 @@
-"""Bindings of values while a kernel is recorded: what ends with a scope, and what with a value."""
+"""Bindings of values while a kernel is recorded: what ends with a block, and what with a strip."""
 
 from __future__ import annotations
 
+from fuser.backend.nvptx.ir.op import Block
 from fuser.backend.nvptx.ir.values import Tile
+from fuser.backend.nvptx.layouts.assignment import DotPlan
 from fuser.backend.nvptx.layouts.layout import Layout, blocked
 from fuser.backend.nvptx.lowering.bindings import Bindings
 from fuser.dtypes import f32
@@ -10,57 +12,59 @@ from fuser.tilegen.value import TileType, Value
 
 ROWS, COLUMNS = (blocked((8, 32), 1, order, 1) for order in ((0, 1), (1, 0)))
 X = Value(TileType(f32, (8, 32)), "x")
+PLAN = DotPlan("mma", None, ROWS, ROWS)
 
 
 def tile(name: str, layout: Layout = ROWS) -> Tile:
     return Tile(f32, (8, 32), layout, name=name)
 
 
-def bound() -> Bindings[Tile]:
-    bindings: Bindings[Tile] = Bindings()
+def bound(open: list[Block]) -> Bindings[Tile]:
+    bindings: Bindings[Tile] = Bindings(open)
     bindings.values[X] = tile("%x")
     return bindings
 
 
-def test_a_conversion_ends_with_its_region() -> None:
-    bindings = bound()
-    outer = bindings.convert(X, COLUMNS, tile("%outer", COLUMNS))
-    with bindings.region():
-        assert bindings.converted(X, COLUMNS) is outer
-        bindings.convert(X, ROWS, tile("%inner"))
-        assert bindings.converted(X, ROWS) is not None
-    assert bindings.converted(X, COLUMNS) is outer
-    assert bindings.converted(X, ROWS) is None
+def test_a_prepared_operand_is_there_inside_its_block_and_not_after_it() -> None:
+    open = [Block(), Block()]
+    bindings = bound(open)
+    x, operand = bindings.values[X], tile("%operand", COLUMNS)
+    bindings.prepare(x, "a", PLAN, operand)
+    open.append(Block())
+    assert bindings.prepared(x, "a", PLAN) is operand
+    assert bindings.prepared(x, "b", PLAN) is None
+    del open[1:]
+    open.append(Block())  # the other branch
+    assert bindings.prepared(x, "a", PLAN) is None
 
 
-def test_a_conversion_ends_when_its_value_is_bound_again() -> None:
-    bindings = bound()
-    bindings.convert(X, COLUMNS, tile("%before", COLUMNS))
+def test_a_prepared_operand_is_not_that_of_what_is_bound_later() -> None:
+    bindings = bound([Block()])
+    bindings.prepare(bindings.values[X], "a", PLAN, tile("%before", COLUMNS))
     bindings.values[X] = tile("%again")
-    assert bindings.converted(X, COLUMNS) is None
+    assert bindings.prepared(bindings.values[X], "a", PLAN) is None
 
 
 def test_other_threads_begin_with_nothing() -> None:
-    bindings = bound()
+    bindings = bound([Block()])
     mine = bindings.values[X]
-    bindings.convert(X, COLUMNS, tile("%c", COLUMNS))
     with bindings.apart():
         assert not bindings.values
         bindings.values[X] = tile("%theirs")
-        assert bindings.converted(X, COLUMNS) is None
-    assert bindings.values[X] is mine and bindings.converted(X, COLUMNS) is not None
+    assert bindings.values[X] is mine
+    with bindings.apart([X]):
+        assert bindings.values[X] is mine
 
 
 def test_strips_have_layouts_and_values_of_their_own() -> None:
-    bindings = bound()
+    bindings = bound([Block()])
     mine = bindings.values[X]
     with bindings.strips() as strips:
         for number in range(2):
             strips.begin()
-            assert bindings.values[X] is mine and bindings.converted(X, COLUMNS) is None
+            assert bindings.values[X] is mine
             bindings.lay_out({X: COLUMNS})
             bindings.values[X] = tile(f"%strip{number}", COLUMNS)
-            bindings.convert(X, COLUMNS, bindings.values[X])
             assert bindings.layout(X) == COLUMNS
     assert bindings.values[X] is mine and bindings.layout(X) is None
     with bindings.laid_out({X: COLUMNS}):

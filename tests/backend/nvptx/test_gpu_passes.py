@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 from fuser.backend.nvptx import gpu_text, lower_to_llvm
-from fuser.backend.nvptx.ir.ops import AwaitPrevious, Barrier, WarpRoles, Where
+from fuser.backend.nvptx.ir.cse import merge_common
+from fuser.backend.nvptx.ir.layout_text import layout_text
+from fuser.backend.nvptx.ir.ops import (
+    AwaitPrevious,
+    Barrier,
+    ConvertLayout,
+    For,
+    WarpRoles,
+    Where,
+    While,
+)
 from fuser.backend.nvptx.ir.parse import parse_program
+from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.text import print_program
 from fuser.backend.nvptx.ir.unused_integers import drop_unused
+from fuser.backend.nvptx.ir.verify import verify
+from fuser.backend.nvptx.layouts.expand_conversions import expand_conversions
+from fuser.backend.nvptx.layouts.layout import blocked
 from fuser.backend.nvptx.memory.block_barriers import insert_barriers
 from fuser.backend.nvptx.memory.proxy_fences import fence_proxies
 from fuser.backend.nvptx.memory.shared_allocation import place_slots
@@ -18,8 +33,10 @@ from fuser.backend.nvptx.prefetch.launch_overlap import overlap_launches
 from fuser.backend.nvptx.prefetch.register_staging import stage_through_registers
 from fuser.backend.nvptx.schedule.group_reductions import group_reductions
 from fuser.backend.nvptx.schedule.wgmma_groups import close_groups
+from fuser.backend.nvptx.simulate import simulate
 from fuser.base.target import SM_80, SM_90A
 from fuser.dtypes import f16, f32
+from fuser.errors import VerifyError
 from tests.backend.nvptx import kernels
 
 SLOTS = """gpu @slots sm_90a warps(1) threads(32) launch(1, 1, 1) {
@@ -152,6 +169,252 @@ def test_integers_that_nothing_reads_go() -> None:
     program = parse_program(PRODUCER)
     drop_unused(program)
     assert [op.names[0] for op in program.head.ops] == ["%tid", "%s1", "%s2"]
+
+
+ROLES = {"x": "input", "y": "output", "z": "output"}
+
+
+def converting(body: str) -> str:
+    """A program of a tile x of 16 rows and 32 columns. Layout #l0 has lanes along its rows, #l1
+    along its columns, and #l2 is #l0 of the same elements in one row."""
+    lines = [
+        "gpu @converting sm_90a warps(2) threads(64) launch(1, 1, 1) {",
+        *(f"  buffer {name}: {role} f32[512]" for name, role in ROLES.items()),
+        f"  layout #l0 = {layout_text(blocked((16, 32), 2, (1, 0), 1))}",
+        f"  layout #l1 = {layout_text(blocked((16, 32), 2, (0, 1), 1))}",
+        f"  layout #l2 = {layout_text(blocked((512,), 2, (0,), 1))}",
+        "  head {\n    %tid := tid.x i32\n  }",
+        "  %x = load &x[#0*32 + #1] of 16x32 along (1, 0) by 1 : f32[16x32] #l0",
+        *(f"  {line}" for line in body.splitlines()),
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def stored(name: str, tile: str) -> str:
+    return f"store &{name}[#0*32 + #1] of 16x32 along (1, 0) by 1, {tile}"
+
+
+def opcodes(program: Program) -> list[str]:
+    return [op.opcode for op in program.body.walk()]
+
+
+def run_through(text: str, window: int = 0) -> dict[str, np.ndarray]:
+    """What a program that changes layouts leaves in memory, after the passes that it takes."""
+    program = parse_program(text)
+    verify(program)
+    merge_common(program)
+    expand_conversions(program, window)
+    place_slots(program)
+    insert_barriers(program)
+    verify(program)
+    arrays = {"x": np.arange(512, dtype=np.float32)}
+    arrays |= {b.name: np.zeros(512, np.float32) for b in program.buffers if b.name != "x"}
+    simulate(program, arrays, seed=1, late=True)
+    return arrays
+
+
+def test_equal_conversions_are_merged_where_the_first_is_done() -> None:
+    """In the blocks inside of the one that has it, not in those beside that."""
+    convert = "= convert_layout %x : f32[16x32] #l1"
+    body = f"""\
+%c := slt i32 %tid, 64
+if %c then {{
+  %a {convert}
+  {stored("y", "%a")}
+  yield
+}} other {{
+  %b {convert}
+  where %c body {{
+    %d {convert}
+    {stored("y", "%d")}
+  }}
+  yield
+}}
+%e {convert}
+{stored("z", "%e")}"""
+    program = parse_program(converting(body))
+    merge_common(program)
+    assert opcodes(program).count("convert_layout") == 3
+    text = print_program(program)
+    assert stored("y", "%b") in text and stored("z", "%e") in text
+    verify(program)
+
+
+def test_conversions_of_what_a_loop_finds_are_done_before_it() -> None:
+    """Also out of loops in loops, and once for those that follow; not of what an iteration makes,
+    nor out of a branch, which may not be taken."""
+    body = f"""\
+%n := slt i32 %tid, 32
+%r = for 2, (0,), (%x,) : f32[16x32] #l0 body (%i, %p: f32[16x32] #l0) {{
+  for 2, (0,), () body (%k) {{
+    %a = convert_layout %x : f32[16x32] #l1
+    %b = convert_layout %p : f32[16x32] #l1
+    %s = map.add (%a, %b) : f32[16x32] #l1
+    {stored("y", "%s")}
+    where %n body {{
+      %c = convert_layout %x {{flat = true}} : f32[512] #l2
+      store &z[#0] of 512 along (0) by 1, %c
+    }}
+    %l := add i32 %k, 1
+    yield {{scalars = (%l,)}}
+  }}
+  %q = map.add (%p, %x) : f32[16x32] #l0
+  %j := add i32 %i, 1
+  yield {{scalars = (%j,), values = (%q,)}}
+}}
+%d = convert_layout %x : f32[16x32] #l1
+{stored("z", "%d")}"""
+    program = parse_program(converting(body))
+    merge_common(program)
+    outer = next(op for op in program.body.ops if isinstance(op, For))
+    inner = next(op for op in outer.body.ops if isinstance(op, For))
+    for block, names in ((program.body, ["%a"]), (outer.body, ["%b"]), (inner.body, [])):
+        assert [op.tile.name for op in block.ops if isinstance(op, ConvertLayout)] == names
+    verify(program)
+    found = run_through(converting(body))
+    np.testing.assert_array_equal(found["y"], 3 * found["x"])
+    np.testing.assert_array_equal(found["z"], found["x"])
+
+
+def test_the_body_of_a_while_loop_converts_what_its_head_makes() -> None:
+    body = f"""\
+while (), (), () head {{
+  %h = map.add (%x, %x) : f32[16x32] #l0
+  condition 0
+}} body {{
+  %a = convert_layout %h : f32[16x32] #l1
+  {stored("y", "%a")}
+  yield
+}}"""
+    program = parse_program(converting(body))
+    merge_common(program)
+    loop = program.body.ops[-1]
+    assert isinstance(loop, While)
+    assert [op.opcode for op in loop.body.ops] == ["convert_layout", "store", "yield"]
+
+
+def test_a_conversion_before_a_loop_serves_its_iterations() -> None:
+    """And what is made of equal ones is equal."""
+    body = f"""\
+%a = convert_layout %x : f32[16x32] #l1
+%s = map.mul (%a, %a) : f32[16x32] #l1
+for 2, (0,), () body (%i) {{
+  %b = convert_layout %x : f32[16x32] #l1
+  %t = map.mul (%b, %b) : f32[16x32] #l1
+  {stored("y", "%t")}
+  %j := add i32 %i, 1
+  yield {{scalars = (%j,)}}
+}}
+{stored("z", "%s")}"""
+    program = parse_program(converting(body))
+    merge_common(program)
+    assert opcodes(program) == [
+        "load", "convert_layout", "map", "for", "store", "integer", "yield", "store",
+    ]  # fmt: skip
+    found = run_through(converting(body))
+    np.testing.assert_array_equal(found["y"], found["x"] ** 2)
+    np.testing.assert_array_equal(found["z"], found["x"] ** 2)
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        ("full {value = 0.0} : f32", "full {value = -0.0} : f32"),
+        ("full {value = 1} : i32", "full {value = 1} : i64"),
+        ("map.add (%x, %x) : f32", "map.mul (%x, %x) : f32"),
+        ("map.sub (%x, %w) : f32", "map.sub (%w, %x) : f32"),
+    ],
+)
+def test_what_differs_is_not_merged(one: str, other: str) -> None:
+    body = f"""\
+%w = map.exp (%x,) : f32[16x32] #l0
+%a = {one}[16x32] #l0
+%b = {other}[16x32] #l0
+%c = {one}[16x32] #l0"""
+    program = parse_program(converting(body))
+    merge_common(program)
+    assert [op.tile.name for op in program.body.ops] == ["%x", "%w", "%a", "%b"]
+
+
+def test_conversions_become_what_they_are() -> None:
+    """Registers are renamed where every thread has what it needs; else a tile goes through a slot
+    of its own, in vectors, or element by element where its shape changes."""
+    body = f"""\
+%a = convert_layout %x : f32[16x32] #l1
+%b = convert_layout %a : f32[16x32] #l0
+%c = convert_layout %b {{flat = true}} : f32[512] #l2
+%d = convert_layout %a {{flat = true}} : f32[512] #l2
+%e = map.add (%c, %d) : f32[512] #l2
+store &y[#0] of 512 along (0) by 1, %e
+{stored("z", "%b")}"""
+    program = parse_program(converting(body))
+    expand_conversions(program)
+    through = ["alloc", "write_shared", "read_shared", "free"]
+    dense = ["alloc", "write_dense", "read_dense", "free"]
+    assert opcodes(program) == [
+        "load", *through, *through, "relabel", *dense, "map", "store", "store",
+    ]  # fmt: skip
+    assert [slot.number for slot in program.slots] == [0, 1, 2]
+    found = run_through(converting(body))
+    np.testing.assert_array_equal(found["y"], 2 * found["x"])
+    np.testing.assert_array_equal(found["z"], found["x"])
+
+
+@pytest.mark.parametrize("window, count", [(4 * 512, 1), (4 * 100, 6)])
+def test_conversions_go_by_windows_where_memory_is_short(window: int, count: int) -> None:
+    """As many elements at a time as have room, and the same result; what is in registers stays."""
+    body = f"""\
+%a = convert_layout %x : f32[16x32] #l1
+%b = convert_layout %x {{flat = true}} : f32[512] #l2
+{stored("y", "%a")}
+store &z[#0] of 512 along (0) by 1, %b"""
+    program = parse_program(converting(body))
+    expand_conversions(program, window)
+    windows = ["write_window", "read_window"] * count
+    assert opcodes(program) == [
+        "load", "alloc", *windows, "free", "relabel", "store", "store",
+    ]  # fmt: skip
+    assert program.slots[0].bytes == window + 4
+    found = run_through(converting(body), window)
+    np.testing.assert_array_equal(found["y"], found["x"])
+    np.testing.assert_array_equal(found["z"], found["x"])
+
+
+def test_slots_of_conversions_are_in_order_of_allocation() -> None:
+    """Offsets are chosen in that order, so it is part of what a program is."""
+    body = """\
+alloc @7
+free @7
+%a = convert_layout %x : f32[16x32] #l1
+alloc @4
+free @4"""
+    text = converting(body).replace("  layout #l0", "  slot @4: 64 bytes align 16 at 0\n"
+                                    "  slot @7: 32 bytes align 16 at 0\n  layout #l0")  # fmt: skip
+    program = parse_program(text)
+    expand_conversions(program)
+    assert [slot.bytes for slot in program.slots[::2]] == [32, 64]
+    assert [slot.number for slot in program.slots] == [0, 1, 2]
+
+
+def test_consumer_groups_convert_apart() -> None:
+    """Groups with a program each have a slot each."""
+    text = converting("""\
+warp_roles {threads = 128, warps = 1, registers = none} producer {
+} consumer {
+  %a = convert_layout %x : f32[16x32] #l1
+}""").replace("threads(64)", "threads(160)")
+    program = parse_program(text)
+    expand_conversions(program)
+    (slot,) = program.slots
+    assert slot.copies == 2 and slot.size >= 2 * slot.bytes
+
+
+@pytest.mark.parametrize("made", ["f16[16x32] #l1", "f32[32x16] #l1"])
+def test_a_conversion_gives_the_same_elements(made: str) -> None:
+    program = parse_program(converting(f"%a = convert_layout %x : {made}"))
+    with pytest.raises(VerifyError, match="%x has other elements than the result"):
+        verify(program)
 
 
 TILE = """gpu @tile sm_90a warps(4) threads(128) launch(1, 1, 1) {

@@ -8,8 +8,8 @@ from itertools import product
 import numpy as np
 import pytest
 
+from fuser.backend.nvptx.ir.layouts import in_registers
 from fuser.backend.nvptx.layouts.access_layout import choose_blocked
-from fuser.backend.nvptx.layouts.convert import in_registers
 from fuser.backend.nvptx.layouts.dot_plan import warp_grid
 from fuser.backend.nvptx.layouts.layout import Coordinates, Layout, WarpGrid, blocked
 from fuser.backend.nvptx.lowering.scan import scan_layout

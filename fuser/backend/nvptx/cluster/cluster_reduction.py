@@ -13,7 +13,6 @@ from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.layouts import row_major
 from fuser.backend.nvptx.ir.values import Slot, Tile
 from fuser.backend.nvptx.layouts.access_layout import operand_layout
-from fuser.backend.nvptx.layouts.convert import write_tile
 from fuser.backend.nvptx.layouts.layout import Layout, next_power
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.lowering.masks import spread
@@ -73,7 +72,7 @@ def _write(low: Builder, tile: Tile) -> _Written:
     row = cover[-1] * item if len(cover) == 1 else -(-cover[-1] * item // 16) * 16 + 32
     size, steps = row_major((*cover[:-1], row // item), item)
     slot = low.shared.allocate(size)
-    write_tile(low, tile, slot, steps, len(steps) - 1)
+    low.do(gpu.WriteShared(slot=slot, x=tile, steps=tuple(steps), axis=len(steps) - 1))
     return _Written(tile, slot, tuple(steps))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
 
 
@@ -11,6 +12,14 @@ def in_registers(source: Layout, layout: Layout) -> bool:
     if _padded(source, longest) == _padded(layout, longest):
         return all(offset in source.register_of for offset in layout.regs)
     return False
+
+
+def moves_in_registers(x: Tile, made: Tile, *, flat: bool) -> bool:
+    """Whether every thread has what it needs of x for another tile of the same elements. flat:
+    under another shape, in the same order."""
+    if flat:
+        return in_registers(flattened(x.layout, x.shape), flattened(made.layout, made.shape))
+    return in_registers(x.layout, made.layout)
 
 
 def _padded(layout: Layout, count: int) -> tuple[Coordinates, ...]:

@@ -169,6 +169,17 @@ class Relabel(Op):
 
 
 @dataclass(eq=False, kw_only=True)
+class ConvertLayout(Op):
+    """The same elements in another layout, in registers or through shared memory: a pass decides
+    (layouts/expand_conversions.py), after which there are none. flat: under another shape, in the
+    order of their elements (a reshape)."""
+
+    opcode: ClassVar[str] = "convert_layout"
+    x: Tile
+    flat: bool = False
+
+
+@dataclass(eq=False, kw_only=True)
 class FillEdge(Op):
     """x with `value` past the edge of the tile along some axes."""
 

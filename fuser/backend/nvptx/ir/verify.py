@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fuser.backend.nvptx.ir import integers, ops
-from fuser.backend.nvptx.ir.layouts import flattened, in_registers
+from fuser.backend.nvptx.ir.layouts import flattened, in_registers, tile_size
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.text import print_op
@@ -170,6 +170,10 @@ class _Layouts(_Check):
                     raise VerifyError(f"{arg.name} has another layout than the result")
         elif isinstance(op, ops.Relabel):
             self.relabel(op)
+        elif isinstance(op, ops.ConvertLayout):
+            sizes = [tile_size(tile.shape) if op.flat else tile.shape for tile in (op.x, op.tile)]
+            if sizes[0] != sizes[1] or op.x.dtype is not op.tile.dtype:
+                raise VerifyError(f"{op.x.name} has other elements than the result")
         elif isinstance(op, ops.Mma | ops.MmaTf32):
             if op.acc.layout != op.tile.layout:
                 raise VerifyError("the sums have another layout than what they are added to")

@@ -1,10 +1,4 @@
-"""What values of the Tile IR are at the place that is being recorded.
-
-    with low.bindings.region():     # a block: conversions made in it end with it
-        low.block(op.body)
-
-A conversion belongs to what a value was bound to: it is gone when the value is bound again.
-"""
+"""What values of the Tile IR are at the place that is being recorded."""
 
 from __future__ import annotations
 
@@ -12,35 +6,35 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
+from fuser.backend.nvptx.ir.op import Block
 from fuser.backend.nvptx.ir.values import SharedTile, Tile
 from fuser.backend.nvptx.layouts.assignment import DotPlan
 from fuser.backend.nvptx.layouts.layout import Layout
 from fuser.tilegen.value import Value
 
 Entry = TypeVar("Entry")
-Operands = dict[tuple[Value, str, DotPlan], SharedTile | Tile]
+Operand = SharedTile | Tile
 
 
 class Bindings(Generic[Entry]):
-    """values: what each value is. operands: of dots that were prepared before their loop."""
+    """values: what each value is."""
 
-    def __init__(self) -> None:
+    def __init__(self, open: list[Block]) -> None:
+        """open: the blocks that are being filled."""
         self.values: dict[Value, Entry] = {}
-        self.operands: Operands = {}
-        self._converted: dict[tuple[Value, Layout], tuple[Entry, Tile]] = {}
+        self._open = open
+        self._operands: dict[tuple[Entry, str, DotPlan], tuple[Block, Operand]] = {}
         self._layouts: Mapping[Value, Layout] = {}
 
-    # conversions --------------------------------------------------------------------------------
+    def prepare(self, entry: Entry, role: str, plan: DotPlan, operand: Operand) -> None:
+        """Note what dots read as an operand, in the block that is being filled and those inside of
+        it. entry: what the operand was made of."""
+        self._operands[entry, role, plan] = self._open[-1], operand
 
-    def converted(self, value: Value, layout: Layout) -> Tile | None:
-        """What a value is in another layout, if it was converted here."""
-        found = self._converted.get((value, layout))
-        return found[1] if found is not None and found[0] is self.values[value] else None
-
-    def convert(self, value: Value, layout: Layout, tile: Tile) -> Tile:
-        """Note what a value is in another layout."""
-        self._converted[value, layout] = self.values[value], tile
-        return tile
+    def prepared(self, entry: Entry, role: str, plan: DotPlan) -> Operand | None:
+        """The operand that was prepared of an entry, if it is there."""
+        block, operand = self._operands.get((entry, role, plan), (None, None))
+        return operand if block in self._open else None
 
     def layout(self, value: Value) -> Layout | None:
         """The layout that a value has in this strip, where it is not that of the assignment."""
@@ -49,31 +43,23 @@ class Bindings(Generic[Entry]):
     # scopes -------------------------------------------------------------------------------------
 
     @contextmanager
-    def region(self) -> Iterator[None]:
-        """A block: conversions and operands that are made in it are not there after it."""
-        converted, operands = dict(self._converted), dict(self.operands)
-        yield
-        self._converted, self.operands = converted, operands
-
-    @contextmanager
     def apart(self, kept: Iterable[Value] = ()) -> Iterator[None]:
         """Code of other threads, in which nothing is bound yet but what is kept."""
-        values, converted = self.values, self._converted
-        self.values, self._converted = {value: values[value] for value in kept}, {}
+        values = self.values
+        self.values = {value: values[value] for value in kept}
         yield
-        self.values, self._converted = values, converted
+        self.values = values
 
     def restart(self) -> None:
         """Another program: nothing is bound yet."""
-        self.values, self.operands, self._converted = {}, {}, {}
+        self.values = {}
 
     @contextmanager
     def strips(self) -> Iterator[Strips[Entry]]:
         """Code that is recorded once a strip: what is bound in it is not there after it."""
-        saved = Strips(self, dict(self.values))
-        converted, layouts = dict(self._converted), self._layouts
+        saved, layouts = Strips(self, dict(self.values)), self._layouts
         yield saved
-        self.values, self._converted, self._layouts = saved.values, converted, layouts
+        self.values, self._layouts = saved.values, layouts
 
     @contextmanager
     def laid_out(self, layouts: Mapping[Value, Layout]) -> Iterator[None]:
@@ -95,5 +81,5 @@ class Strips(Generic[Entry]):
         self._bindings, self.values = bindings, values
 
     def begin(self) -> None:
-        """Begin a strip: what is bound is what was before the first, converted to nothing."""
-        self._bindings.values, self._bindings._converted = dict(self.values), {}
+        """Begin a strip: what is bound is what was before the first."""
+        self._bindings.values = dict(self.values)

@@ -13,7 +13,6 @@ from fuser.backend.nvptx.cluster.cluster import Cluster
 from fuser.backend.nvptx.cluster.multicast import MulticastCluster
 from fuser.backend.nvptx.ir.values import Operand, Slot, Tile
 from fuser.backend.nvptx.layouts.assignment import Assignment
-from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
 from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.schedule.producer_ring import Channel, Stream
 from fuser.backend.nvptx.tile_scheduler.raster import ProgramOrder
@@ -130,10 +129,6 @@ class Builder(Recording):
 
     def set(self, value: Value, tile: Tile) -> None:
         """Bind a result, converted to its assigned layout."""
-        raise NotImplementedError
-
-    def in_slices(self, tile: Tile, shape: Coordinates, layout: Layout) -> Tile:
-        """A tile under another shape and in another layout, with little shared memory."""
         raise NotImplementedError
 
     def as_it_is(self, value: Value) -> Tile:

@@ -6,7 +6,7 @@ from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.layouts import in_registers
 from fuser.backend.nvptx.ir.values import SharedTile, Slot, Tile, tile_bytes
 from fuser.backend.nvptx.layouts.assignment import DotPlan
-from fuser.backend.nvptx.layouts.convert import convert, write_tile
+from fuser.backend.nvptx.layouts.convert import convert
 from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
 from fuser.backend.nvptx.layouts.mma_units import known_unit, needs_inner_k, unit_name
 from fuser.backend.nvptx.lowering.builder import Builder
@@ -89,13 +89,13 @@ def _land_group(low: Builder, op: ops.Dot, group: list[ops.Dot], result: Tile) -
 def operand(low: Builder, op: ops.Dot, role: str) -> Source:
     """The operand where the instructions can read it: shared memory, or fragments in registers."""
     value: Value = getattr(op, role)
-    key = (value, role, low.assignment.dots[op])
-    if key in low.bindings.operands:
-        return low.bindings.operands[key]
     entry = low.env[value]
+    plan = low.assignment.dots[op]
+    known = low.bindings.prepared(entry, role, plan)
+    if known is not None:
+        return known
     if isinstance(entry, SharedTile):
         return entry
-    plan = low.assignment.dots[op]
     assert plan.grid is not None
     fragment: Layout | None = None
     k, grid = op.a.shape[1], plan.grid
@@ -233,7 +233,7 @@ def _fma_dot(low: Builder, op: ops.Dot, plan: DotPlan, acc: Tile) -> Tile:
         columns = max(tile.layout.shape[1], layout.shape[1] if axis == 1 else 0)
         slots.append(low.shared.allocate(rows * columns * size, 16))
         steps.append((columns * size, size))
-        write_tile(low, tile, slots[-1], list(steps[-1]), 1)
+        low.do(gpu.WriteShared(slot=slots[-1], x=tile, steps=steps[-1], axis=1))
     made = low.new(acc.dtype, acc.shape, acc.layout, "sum")
     low.do(gpu.FmaDot(
         dtype=op.a.dtype, k=op.a.shape[1], a=slots[0], a_steps=steps[0], b=slots[1],

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.layouts import row_major, tile_size
 from fuser.backend.nvptx.ir.values import Tile
-from fuser.backend.nvptx.layouts.convert import write_dense
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.errors import LoweringError
 from fuser.tilegen import ops
@@ -25,7 +24,7 @@ def lower_gather(low: Builder, op: ops.Gather) -> Tile:
         )
     size, steps = row_major(op.x.shape, dtype.bytes)
     slot = low.shared.allocate(size)
-    write_dense(low, source, slot, steps)
+    low.do(gpu.WriteDense(slot=slot, x=source, steps=tuple(steps)))
     made = low.new(dtype, op.result.shape, layout, op.result.name)
     low.do(gpu.GatherShared(
         slot=slot, at=at, axis=op.axis, steps=tuple(steps), results=(made,)

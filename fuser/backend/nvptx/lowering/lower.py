@@ -9,7 +9,7 @@ from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.values import SharedTile, Tile
 from fuser.backend.nvptx.layouts.assign import assign
 from fuser.backend.nvptx.layouts.convert import convert
-from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
+from fuser.backend.nvptx.layouts.layout import Layout
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.lowering.masks import can_remake, remake
 from fuser.backend.nvptx.lowering.op_rules import RULES
@@ -23,7 +23,7 @@ from fuser.backend.nvptx.tile_scheduler.raster import ProgramOrder, growing_axes
 from fuser.backend.nvptx.tile_scheduler.stream_k_plan import plan_stream_k
 from fuser.backend.nvptx.tiling.occupancy import resident_blocks
 from fuser.backend.nvptx.tiling.resident_rows import plan_resident_rows
-from fuser.backend.nvptx.tiling.sliced_tiles import move_in_slices
+from fuser.backend.nvptx.tiling.sliced_tiles import room
 from fuser.backend.nvptx.tiling.strip_mined_epilogue import plan_epilogue
 from fuser.backend.nvptx.tiling.strip_mining import StripMining, record_strips
 from fuser.base.target import Target
@@ -103,6 +103,7 @@ class Lowering(Builder):
             units=self.target.units, overlap=self.follows_early,
             early_bytes=launch.early(self.kernel), shared_bytes=self.target.shared_bytes,
             async_copies=self.target.async_copies,
+            window=room(self) if self.frugal else 0,
         )  # fmt: skip
 
     def _scalar_parameter(self, value: Value, number: int) -> Tile:
@@ -145,30 +146,25 @@ class Lowering(Builder):
             long = entry if known else self.scalars.resize("sext", entry, "i32", "i64")
             made = self.new(INDEX, (), self.scalar_layout, value.name)
             entry = self.add(gpu.Splat(value=long, results=(made,)))
-        if isinstance(entry, Tile) and layout in (None, entry.layout):
-            return entry
-        if isinstance(entry, Tile | SharedTile) and layout is not None:
-            found = self.bindings.converted(value, layout)
-            if found is None:
-                found = self._in_layout(value, entry, layout)
-                self.bindings.convert(value, layout, found)
-            return found
+        if isinstance(entry, SharedTile) and layout is not None:
+            return self._from_shared(value, entry, layout)
+        if isinstance(entry, Tile):
+            return entry if layout is None else self._in_layout(value, entry, layout)
         if isinstance(entry, Flexible):
             if layout is None:
                 layout = self.layout(value)
             return self.materialise(entry, layout)
         raise LoweringError(f"{value!r} is not a tile in registers")
 
-    def _in_layout(self, value: Value, entry: Tile | SharedTile, layout: Layout) -> Tile:
-        if isinstance(entry, SharedTile):
-            return self._from_shared(value, entry, layout)
+    def _in_layout(self, value: Value, entry: Tile, layout: Layout) -> Tile:
         made_again = self.caller and not in_registers(entry.layout, layout)
         if made_again and can_remake(value, self.assignment.makers, self.env.__contains__):
             return remake(self, value, layout, {})
         return convert(self, entry, layout)
 
     def _from_shared(self, value: Value, entry: SharedTile, layout: Layout) -> Tile:
-        """A staged load in registers; what the producer fetches is given back at once."""
+        """A staged load in registers, for the one cast that may read it; what the producer fetches
+        is given back at once."""
         arrived = consumer_warps.before_read(self, value)
         if not arrived:
             land_copies(self)
@@ -186,10 +182,6 @@ class Lowering(Builder):
         if can_remake(mask, makers, self.env.__contains__):
             return remake(self, mask, layout, {})
         return self.tile(mask, layout)
-
-    def in_slices(self, tile: Tile, shape: Coordinates, layout: Layout) -> Tile:
-        """A tile under another shape and in another layout, with little shared memory."""
-        return move_in_slices(self, tile, shape, layout)
 
     def set(self, value: Value, tile: Tile) -> None:
         """Bind a result, converted to its assigned layout."""

@@ -49,7 +49,7 @@ class Recording:
         self.recorder = Recorder()
         self.scalars = Scalars(self.recorder)
         self.shared = SharedMemory(self.do)
-        self.bindings: Bindings[Entry] = Bindings()
+        self.bindings: Bindings[Entry] = Bindings(self.recorder.open)
 
     @property
     def warps(self) -> int:

@@ -182,67 +182,66 @@ class AttentionPipeline:
     ) -> _State:
         """One iteration; without words the first, which has no matmul to add."""
         low, chain, stream = self.low, self.chain, self.stream
-        with low.bindings.region():
-            if words is None:
-                stream.stage, stream.phase = stream.ring
-            low.env[self.loop.body.params[0]] = variable
-            for position, param in enumerate(self.loop.body.params[1:]):
-                if position != chain.position:
-                    low.env[param] = carried[position]
-            for channel in chain.keys + chain.beside:
-                self._bind(channel, stream.stage)
-            for op in chain.head:
-                if op is not chain.first and op not in self._certain:
-                    low.op(op)
-            plan = low.assignment.dots[chain.first]
-            left, right = operand(low, chain.first, "a"), operand(low, chain.first, "b")
-            assert isinstance(right, SharedTile)
-            scores = low.tile(chain.first.acc, plan.accumulator)
-            for channel in chain.keys + chain.beside:
-                wait_barrier(low, stream.full(low, channel, stream.stage), stream.phase)
-                channel.waited = channel.release_later = True
-                channel.done = 0  # of the reads of this iteration
-            added: Tile | None = None
-            if words is not None and previous is not None:
-                value = self._values(previous)
-                if self.ping_pong:
-                    self._wait_ping_pong()
-                flying = issue(low, chain.first, plan, left, right, scores)
-                added = self._issue_second(carried[chain.position], words, value)
-                if self.ping_pong:
-                    self._pass_ping_pong()
-                self._beneath()
-                (flying,) = wait(low, [flying], 1)
-            else:
-                flying = issue(low, chain.first, plan, left, right, scores)
-                self._beneath()
-                (flying,) = wait(low, [flying], 0)
-            self._release(chain.keys, stream.stage)
-            low.set(chain.first.result, flying)
-            for op in chain.middle:
-                if isinstance(op, ops.Reduce) and op in chain.exact and not self._is_certain(op.x):
-                    low.op(_reduced(op, chain.exact[op]))
-                elif op not in self._certain:
-                    low.op(op)
-            for channel in chain.beside:  # now, so that reads may stand beside their uses
-                channel.release_later = False
-                consumer_warps.after_read(low, stream, channel)
-            total = carried[chain.position]
-            if added is not None and previous is not None:
-                total, low.env[chain.cast.x] = wait(low, [added, low.tile(chain.cast.x)], 0)
-                self._release(chain.others, previous[0])
-            low.op(chain.cast)
-            source = operand(low, chain.second, "a")
-            assert isinstance(source, Tile)
-            fresh = pack_fragments(low, source)
-            low.env[self.loop.body.params[1 + chain.position]] = total
-            self._scale(total)
-            last = self.loop.body.ops[-1]
-            assert isinstance(last, ops.Yield)
-            tiles = []
-            for position, (value_, tile) in enumerate(zip(last.args, carried, strict=True)):
-                wanted = chain.second.acc if position == chain.position else value_
-                tiles.append(low.tile(wanted, tile.layout))
+        if words is None:
+            stream.stage, stream.phase = stream.ring
+        low.env[self.loop.body.params[0]] = variable
+        for position, param in enumerate(self.loop.body.params[1:]):
+            if position != chain.position:
+                low.env[param] = carried[position]
+        for channel in chain.keys + chain.beside:
+            self._bind(channel, stream.stage)
+        for op in chain.head:
+            if op is not chain.first and op not in self._certain:
+                low.op(op)
+        plan = low.assignment.dots[chain.first]
+        left, right = operand(low, chain.first, "a"), operand(low, chain.first, "b")
+        assert isinstance(right, SharedTile)
+        scores = low.tile(chain.first.acc, plan.accumulator)
+        for channel in chain.keys + chain.beside:
+            wait_barrier(low, stream.full(low, channel, stream.stage), stream.phase)
+            channel.waited = channel.release_later = True
+            channel.done = 0  # of the reads of this iteration
+        added: Tile | None = None
+        if words is not None and previous is not None:
+            value = self._values(previous)
+            if self.ping_pong:
+                self._wait_ping_pong()
+            flying = issue(low, chain.first, plan, left, right, scores)
+            added = self._issue_second(carried[chain.position], words, value)
+            if self.ping_pong:
+                self._pass_ping_pong()
+            self._beneath()
+            (flying,) = wait(low, [flying], 1)
+        else:
+            flying = issue(low, chain.first, plan, left, right, scores)
+            self._beneath()
+            (flying,) = wait(low, [flying], 0)
+        self._release(chain.keys, stream.stage)
+        low.set(chain.first.result, flying)
+        for op in chain.middle:
+            if isinstance(op, ops.Reduce) and op in chain.exact and not self._is_certain(op.x):
+                low.op(_reduced(op, chain.exact[op]))
+            elif op not in self._certain:
+                low.op(op)
+        for channel in chain.beside:  # now, so that reads may stand beside their uses
+            channel.release_later = False
+            consumer_warps.after_read(low, stream, channel)
+        total = carried[chain.position]
+        if added is not None and previous is not None:
+            total, low.env[chain.cast.x] = wait(low, [added, low.tile(chain.cast.x)], 0)
+            self._release(chain.others, previous[0])
+        low.op(chain.cast)
+        source = operand(low, chain.second, "a")
+        assert isinstance(source, Tile)
+        fresh = pack_fragments(low, source)
+        low.env[self.loop.body.params[1 + chain.position]] = total
+        self._scale(total)
+        last = self.loop.body.ops[-1]
+        assert isinstance(last, ops.Yield)
+        tiles = []
+        for position, (value_, tile) in enumerate(zip(last.args, carried, strict=True)):
+            wanted = chain.second.acc if position == chain.position else value_
+            tiles.append(low.tile(wanted, tile.layout))
         return _State(tiles, fresh)
 
     def _scale(self, total: Tile) -> None:

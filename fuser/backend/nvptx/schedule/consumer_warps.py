@@ -115,6 +115,7 @@ def after_read(low: Builder, stream: Stream, channel: Channel) -> None:
     ):
         return
     channel.done += 1
+    assert channel.done <= channel.uses, "a stage is read after it was given back"
     if channel.done == channel.uses:
         if not channel.read:
             low.do(gpu.WarpSync())

@@ -13,7 +13,6 @@ from fuser.backend.nvptx.cluster.loop_bounds import bounds, has_iterations
 from fuser.backend.nvptx.ir import op as ir
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand, Tile
-from fuser.backend.nvptx.layouts.access_layout import operand_layout
 from fuser.backend.nvptx.layouts.assignment import summing_dots
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.lowering.dot import add_partials, operand, zeros
@@ -33,7 +32,6 @@ from fuser.backend.nvptx.schedule.while_loops import long_for, yielded
 from fuser.backend.nvptx.tile_scheduler.persistent import arrive_order_barrier
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block, Op
-from fuser.tilegen.value import Value
 
 
 def lower_for(low: Builder, op: ops.For) -> None:
@@ -51,7 +49,7 @@ def lower_for(low: Builder, op: ops.For) -> None:
         for result, init in zip(op.results, inits, strict=True):
             low.env[result] = init
         return
-    _prepare_outer_values(low, op.body)
+    _prepare_operands(low, op.body)
     once = isinstance(start, int) and isinstance(stop, int) and start + op.step >= stop
     if once:
         land_copies(low)
@@ -124,9 +122,8 @@ def lower_for(low: Builder, op: ops.For) -> None:
     elif pipeline:
         _issue_copies(low, pipeline)
         low.copies_pending = False
-    with low.bindings.region():
-        low.block(op.body)
-        results = yielded(low, op.body, inits)
+    low.block(op.body)
+    results = yielded(low, op.body, inits)
     following: list[Operand] = [e.compute("add", variable, op.step)]
     if stream:
         stream.ring = advance(low, stream, stage, phase)
@@ -175,43 +172,28 @@ def _bind_results(low: Builder, op: ops.For, finals: list[Tile]) -> None:
         low.env.update(zip(op.results, finals, strict=True))
 
 
-def _prepare_outer_values(low: Builder, body: Block) -> None:
-    """Convert, before the loop, what it reads from outside in another form."""
+def _prepare_operands(low: Builder, body: Block) -> None:
+    """Make what dots read, before the loop, of what is there then."""
     inside = {value for op in body.walk() for value in op.results}
     inside |= {value for op in body.walk() for block in op.blocks() for value in block.params}
     inside |= set(body.params)
-
-    def outer(value: Value) -> bool:
-        return value not in inside and isinstance(low.env.get(value), Tile)
-
     for op in body.walk():
-        match op:
-            case ops.Dot():
-                if low.assignment.dots[op].kind == "fma" or low.frugal:
-                    continue
-                for role in ("a", "b"):
-                    value = getattr(op, role)
-                    if outer(value):
-                        key = (value, role, low.assignment.dots[op])
-                        low.bindings.operands[key] = operand(low, op, role)
-            case ops.Map():
-                for value in op.args:
-                    if outer(value):
-                        low.tile(value, low.layout(op.result))
-            case ops.Broadcast():
-                if outer(op.x):
-                    layout = low.layout(op.result)
-                    low.tile(op.x, operand_layout(layout, op.axes, op.x.shape))
+        if not isinstance(op, ops.Dot) or low.frugal or low.assignment.dots[op].kind == "fma":
+            continue
+        for role in ("a", "b"):
+            value = getattr(op, role)
+            if value not in inside and isinstance(entry := low.env.get(value), Tile):
+                plan = low.assignment.dots[op]
+                low.bindings.prepare(entry, role, plan, operand(low, op, role))
 
 
 def _issue_copies(low: Builder, plan: Pipeline) -> None:
     """The head of an iteration: copy what it loads, and wait for it."""
-    with low.bindings.region():  # what is made here is of a later iteration in the end
-        for scalar in plan.scalars:
-            low.op(scalar)
-        for load, tile in zip(plan.loads, plan.tiles, strict=True):
-            copy_async(low, load, tile)
-            low.env[load.result] = tile
+    for scalar in plan.scalars:
+        low.op(scalar)
+    for load, tile in zip(plan.loads, plan.tiles, strict=True):
+        copy_async(low, load, tile)
+        low.env[load.result] = tile
     commit_copies(low)
     wait_copies(low, 0)
     low.piped.update(plan.loads)
@@ -229,15 +211,14 @@ def lower_if(low: Builder, op: ops.If) -> None:
         gpu.If(condition=condition, then=ir.Block(), other=ir.Block(), results=tuple(results))
     )
     for block in (op.then, op.other):
-        with low.bindings.region():
-            low.block(block)
-            last: Op = block.ops[-1]
-            assert isinstance(last, ops.Yield)
-            tiles = [
-                low.tile(value, low.layout(result))
-                for value, result in zip(last.args, op.results, strict=True)
-            ]
-            land_copies(low)
+        low.block(block)
+        last: Op = block.ops[-1]
+        assert isinstance(last, ops.Yield)
+        tiles = [
+            low.tile(value, low.layout(result))
+            for value, result in zip(last.args, op.results, strict=True)
+        ]
+        land_copies(low)
         low.do(gpu.Yield(values=tuple(tiles)))
         region.following()
     low.env.update(zip(op.results, results, strict=True))

@@ -87,15 +87,13 @@ def _emit_while(
         head=ir.Block(), body=ir.Block(), results=tuple(low.like(init) for init in inits),
     )  # fmt: skip
     region = low.region(loop)
-    with low.bindings.region():
-        condition = test(phis)
-        land_copies(low)
-        low.do(gpu.Condition(value=condition))
+    condition = test(phis)
+    land_copies(low)
+    low.do(gpu.Condition(value=condition))
     region.following()
-    with low.bindings.region():
-        ends = step(phis)
-        following = (e.compute("add", counter[0], counter[2], "i64"),) if counter else ()
-        land_copies(low)
+    ends = step(phis)
+    following = (e.compute("add", counter[0], counter[2], "i64"),) if counter else ()
+    land_copies(low)
     low.do(gpu.Yield(scalars=following, values=tuple(ends)))
     region.following()
     return list(loop.results)

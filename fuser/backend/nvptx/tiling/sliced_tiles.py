@@ -10,8 +10,8 @@ from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.layouts import row_major, tile_size
 from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layouts.assignment import DotPlan
-from fuser.backend.nvptx.layouts.convert import convert, read_dense
-from fuser.backend.nvptx.layouts.layout import Coordinates, Layout, blocked
+from fuser.backend.nvptx.layouts.convert import convert
+from fuser.backend.nvptx.layouts.layout import blocked
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.tilegen import ops
 from fuser.tilegen.value import TileType, Value
@@ -23,22 +23,6 @@ SLICES = 3
 def room(low: Builder) -> int:
     """Bytes of a slice."""
     return low.target.shared_bytes // SLICES // 1024 * 1024
-
-
-def move_in_slices(low: Builder, tile: Tile, shape: Coordinates, layout: Layout) -> Tile:
-    """The same elements in row-major order under another shape, in a layout."""
-    window = room(low) // tile.dtype.bytes
-    slot = low.shared.allocate((window + 1) * tile.dtype.bytes)
-    made: Tile | None = None
-    for first in range(0, tile_size(shape), window):
-        low.do(gpu.WriteWindow(slot=slot, x=tile, first=first, count=window))
-        made = low.add(gpu.ReadWindow(
-            slot=slot, first=first, count=window, before=made,
-            results=(low.new(tile.dtype, shape, layout),),
-        ))  # fmt: skip
-    low.shared.free(slot)
-    assert made is not None
-    return made
 
 
 def rows_in_warps(low: Builder, tile: Tile, axis: int) -> Tile:
@@ -58,7 +42,8 @@ def slice_of(low: Builder, tile: Tile, axis: int, start: int, count: int) -> Til
     shape = (*tile.shape[:axis], count, *tile.shape[axis + 1 :])
     slot = low.shared.allocate(row_major(shape, tile.dtype.bytes)[0])
     low.do(gpu.WriteSlice(slot=slot, x=tile, axis=axis, start=start, count=count))
-    made = read_dense(low, tile.dtype, shape, low.plain_layout(shape), slot)
+    made = low.new(tile.dtype, shape, low.plain_layout(shape))
+    low.do(gpu.ReadDense(slot=slot, results=(made,)))
     low.shared.free(slot)
     return made
 
