@@ -5,7 +5,8 @@ The GPU IR of each kernel is verified and simulated, at several sizes, without a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,10 +95,12 @@ def applied(code: Code, mechanism: str) -> bool:
     return any(d.applied for d in decisions if d.mechanism == mechanism)
 
 
-def run_simulated(code: Code, arrays: dict[str, np.ndarray[Any, Any]], late: bool) -> None:
-    program = lowered(code)
+def run_simulated(
+    code: Code, arrays: dict[str, np.ndarray[Any, Any]], late: bool, scalars: Sequence[float] = ()
+) -> None:
+    program, flat = lowered(code), {k: v.reshape(-1) for k, v in arrays.items()}
     with Sizes(code.examples):
-        simulate(program, {k: v.reshape(-1) for k, v in arrays.items()}, seed=7, late=late)
+        simulate(program, flat, seed=7, late=late, scalars=scalars)
 
 
 def operands(m: int = M, n: int = N, k: int = K) -> tuple[Any, Any, Any]:
@@ -216,3 +219,25 @@ def test_rows_are_requested_while_the_row_before_is_reduced(
     np.testing.assert_allclose(found["out"], want, rtol=1e-4, atol=1e-4)
     want = np.stack([b[program::programs].sum(0) for program in range(programs)])
     np.testing.assert_allclose(found["sums"], want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["early", "late"])
+@pytest.mark.parametrize(("causal", "tokens"), [(True, 320), (True, 192), (False, 200)])
+def test_loops_of_one_form_share_a_ring(
+    causal: bool, tokens: int, late: bool, compiled: Callable[..., Code]
+) -> None:
+    """Keys that all queries see, then the others: two loops, the first of which may have no
+    iteration; two consumer warp groups take turns across both."""
+    module, d, heads = load("06_attention"), 64, 2
+    rng = np.random.default_rng(11)
+    q, k, v = (rng.standard_normal((heads, tokens, d)).astype("float16") for _ in range(3))
+    out, levels = np.zeros_like(q), np.zeros((heads, tokens), "float32")
+    config = {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 2}
+    code = compiled(lambda: module.forward(q, k, v, out, levels, causal, config))
+    assert applied(code, WARP_SPECIALISATION) and applied(code, "matmuls under softmax")
+    fetched = re.findall(r"fetch %\w+, @(\d+)", code_text(code))
+    assert len(set(fetched)) == 2 and len(fetched) == (4 if causal else 2)
+    found = {"q": q, "k": k, "v": v, "out": np.zeros_like(q), "levels": np.zeros_like(levels)}
+    run_simulated(code, found, late, [module.factor(d)])
+    want, _ = module.reference(*(x.astype("float64") for x in (q, k, v)), causal)
+    np.testing.assert_allclose(found["out"].astype("float64"), want, rtol=4e-3, atol=4e-3)

@@ -1067,7 +1067,7 @@ class For(Op):
     last iteration was given (with `certain`: that it yields) may be used there by their names. The
     copies that the body begins with may go `ahead` iterations, around `stages` stages; so many
     groups of matmuls may be `in_flight` when an iteration ends. Of a ring that a producer fills the
-    second scalar is the stage."""
+    second scalar is the stage; goes_on: it fills the ring again after the loop."""
 
     opcode: ClassVar[str] = "for"
     stop: Operand
@@ -1080,6 +1080,7 @@ class For(Op):
     stages: int = 1
     ahead: int = 0
     in_flight: int = 0
+    goes_on: bool = False
 
 
 @dataclass(eq=False, kw_only=True)

@@ -44,12 +44,14 @@ class ProducerState:
     fetches once a program. consumer_groups: warp groups with a program each; order_barriers: those
     at which they alternate, order_phase: the parity that they wait for. Of a persistent kernel:
     program_number, and resident_phase, the parity of what is resident. counters: of each loop
-    around streams, which of its carried values the producer computes, too."""
+    around streams, which of its carried values the producer computes, too. ping_pong: the consumers
+    take turns at the tensor cores by now."""
 
     streams: dict[ops.For, Stream] = field(default_factory=dict)
     counters: dict[ops.For, tuple[int, ...]] = field(default_factory=dict)
     resident: dict[ops.Load, Channel] = field(default_factory=dict)
     consumer_groups: int = 1
+    ping_pong: bool = False
     order_barriers: Slot | None = None
     order_phase: str = ""
     program_number: str = ""

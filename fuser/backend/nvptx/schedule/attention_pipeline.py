@@ -80,23 +80,25 @@ class AttentionPipeline:
         # a way through shared memory would wait for the data before anything is issued
         low.direct.update(plain_loads(low, chain.head + chain.beneath))
         asked = low.kernel.schedule.ping_pong
+        one_ring = len({other.leader or other for other in low.streams.values()}) == 1
         self.ping_pong = (
-            low.warps == 8 and len(low.streams) == 1 and (PING_PONG if asked is None else asked)
-        )
+            low.warps == 8 and one_ring and self.loop in low.kernel.body.ops
+            and (PING_PONG if asked is None else asked)
+        )  # fmt: skip
 
     def emit(self, start: Operand, stop: Operand, inits: list[Tile]) -> list[Tile]:
         """The whole loop; the results."""
         e, low = self.e, self.low
         certain = isinstance(start, int) and isinstance(stop, int)
         ring = self.stream.ring
-        if self.ping_pong:
+        if self.ping_pong and not low.producer.ping_pong:
             self._start_ping_pong()
         if certain:
             finals, end = self._pipelined(start, stop, inits)
             self.stream.ring = end
             return finals
         some = e.compare("slt", start, stop)
-        names = (e.name_of(), e.name_of()) if low.order.persistent else ()
+        names = (e.name_of(), e.name_of()) if self.stream.goes_on else ()
         skipped = gpu.Yield(scalars=ring if names else (), values=tuple(inits))
         results = tuple(low.like(tile) for tile in inits)
         region = low.region(gpu.If(
@@ -328,7 +330,9 @@ class AttentionPipeline:
         self.low.do(gpu.NamedBarrier(kind=kind, number=number, threads=256))
 
     def _start_ping_pong(self) -> None:
+        """Let the first warp group begin, in the first of the loops; those after it go on."""
         e = self.e
+        self.low.producer.ping_pong = True
         first: Operand = e.head.compare("ult", e.tid, 128)
         if self.low.order.persistent:  # later programs go on from the phase that is left
             fresh = e.compare("ult", self.low.producer.program_number, self.low.order.launch[0])

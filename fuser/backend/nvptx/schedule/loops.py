@@ -26,7 +26,7 @@ from fuser.backend.nvptx.schedule import consumer_warps
 from fuser.backend.nvptx.schedule.attention_pipeline import AttentionPipeline
 from fuser.backend.nvptx.schedule.dot_chain import find_dot_chain
 from fuser.backend.nvptx.schedule.pipeline_plan import Pipeline, plan_pipeline
-from fuser.backend.nvptx.schedule.producer_ring import CarriedRings, advance
+from fuser.backend.nvptx.schedule.producer_ring import CarriedRings, Stream, advance
 from fuser.backend.nvptx.schedule.tf32x3 import Tf32x3Loop
 from fuser.backend.nvptx.schedule.while_loops import long_for, yielded
 from fuser.backend.nvptx.tile_scheduler.persistent import arrive_order_barrier
@@ -68,18 +68,14 @@ def lower_for(low: Builder, op: ops.For) -> None:
         land_copies(low)
     if stream and stream.split:
         low.env[op.results[0]] = Tf32x3Loop(low, stream, stream.split).emit(inits[0])
-        for channel in stream.channels:
-            for buffer in channel.tiles:
-                low.shared.free(buffer.slot)
+        _free_ring(low, stream)
         return
     chain = find_dot_chain(low, stream) if stream else None
     if sum(isinstance(item, ops.Dot) for item in op.body.ops) == 2:
         _decide_chain(low, stream is not None, chain is not None)
     if stream and chain:
         finals = AttentionPipeline(low, stream, chain).emit(start, stop, inits)
-        for channel in stream.channels:
-            for buffer in channel.tiles:
-                low.shared.free(buffer.slot)
+        _free_ring(low, stream)
         _bind_results(low, op, finals)
         return
     sums = {
@@ -108,7 +104,7 @@ def lower_for(low: Builder, op: ops.For) -> None:
         stop=stop, scalars=tuple(scalars), firsts=tuple(firsts), params=tuple(phis),
         inits=tuple(inits), body=ir.Block(), certain=certain,
         stages=ring.stages if ring else 1, ahead=pipeline.ahead if pipeline else 0,
-        in_flight=ring.in_flight if ring else 0,
+        in_flight=ring.in_flight if ring else 0, goes_on=stream is not None and stream.goes_on,
         results=tuple(low.like(init) for init in inits),
     )  # fmt: skip
     region = low.region(loop)
@@ -139,15 +135,21 @@ def lower_for(low: Builder, op: ops.For) -> None:
     low.copies_pending = pending  # there may have been no iteration
     if stream:
         arrive_order_barrier(low, stream)
-    if stream:
-        staged = [tile for channel in stream.channels for tile in channel.tiles]
-    else:
-        staged = pipeline.tiles if pipeline else []
-    for buffer in staged:
+        _free_ring(low, stream)
+    for buffer in pipeline.tiles if pipeline else []:
         low.shared.free(buffer.slot)
     for place, dot in sums.items():
         finals[place] = add_partials(low, dot, finals[place], whole[place])
     _bind_results(low, op, finals)
+
+
+def _free_ring(low: Builder, stream: Stream) -> None:
+    """Others may have the buffers of a loop, after the last loop that uses them."""
+    leader = stream.leader or stream
+    if stream is [s for s in low.streams.values() if leader in (s, s.leader)][-1]:
+        for channel in stream.channels:
+            for buffer in channel.tiles:
+                low.shared.free(buffer.slot)
 
 
 def _decide_chain(low: Builder, streamed: bool, chained: bool) -> None:

@@ -81,6 +81,8 @@ class Stream:
     several dots, all of them; they are issued as one. flying: their results of this iteration.
     fresh: dots that ignore their sums in the first iteration. split: its dot of float32 operands
     (schedule/tf32x3.py). ring: (stage, phase) where the loop begins, and after it where it ended.
+    leader: an earlier loop, whose buffers and barriers this one goes on with. goes_on: whether the
+    producer goes on with the ring after the loop.
     """
 
     loop: ops.For
@@ -96,7 +98,28 @@ class Stream:
     phase: Operand = 0
     first: Operand = 0
     variable: Operand = 0
-    ring: tuple[Operand, Operand] = (0, 0)
+    leader: Stream | None = None
+    goes_on: bool = False
+    _ring: Ring = (0, 0)
+
+    @property
+    def ring(self) -> Ring:
+        return self._ring if self.leader is None else self.leader.ring
+
+    @ring.setter
+    def ring(self, ring: Ring) -> None:
+        if self.leader is None:
+            self._ring = ring
+        else:
+            self.leader.ring = ring
+
+    @property
+    def forms(self) -> list[object]:
+        """What the ring of a stream is like; loops of one form may share it."""
+        return [
+            ([(t.dtype, t.shape, t.inner) for t in channel.tiles], len(channel.dots), channel.read)
+            for channel in self.channels
+        ]
 
     @property
     def in_flight(self) -> int:
@@ -145,7 +168,8 @@ class CarriedRings:
 
     def __init__(self, low: Recording, streams: Iterable[Stream], loop: ops.For) -> None:
         inside = set(loop.body.walk())
-        self._streams = [stream for stream in streams if stream.loop in inside]
+        found = (stream.leader or stream for stream in streams if stream.loop in inside)
+        self._streams = list(dict.fromkeys(found))
         self.firsts = self.ends()
         for stream in self._streams:
             stream.ring = low.scalars.name_of(), low.scalars.name_of()

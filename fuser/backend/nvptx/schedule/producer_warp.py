@@ -91,7 +91,7 @@ def _make_barriers(low: Builder) -> None:
     for stream in low.streams.values():
         for channel in stream.channels:
             readers = channel.readers(low) * low.multicast.senders(channel)
-            for stage in range(stream.stages):
+            for stage in range(stream.stages if stream.leader is None else 0):
                 full, empty = stream.full(low, channel, stage), stream.empty(low, channel, stage)
                 make(full, 1)
                 make(empty, readers)

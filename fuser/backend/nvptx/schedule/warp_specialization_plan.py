@@ -256,7 +256,10 @@ def _allocate(low: Builder, streams: dict[ops.For, Stream], stages: int) -> bool
             for load, tile in zip(channel.loads, channel.tiles, strict=True):
                 if tile.shape != load.shape:
                     return _take_back(low, streams)
-    each = sum(c.bytes for s in streams.values() for c in s.channels)
+    if not wanted(low, streams) and low.multicast.blocks == 1:
+        _share_rings(low, streams)
+    leaders = [stream for stream in streams.values() if stream.leader is None]
+    each = sum(c.bytes for s in leaders for c in s.channels)
     together = low.stream_k.blocks_per_sm if low.stream_k is not None else 1
     room = low.target.shared_bytes // together - resident - 1024 * len(low.shared.slots) - 2048
     if wanted(low, streams) or low.producer.counters:
@@ -268,13 +271,17 @@ def _allocate(low: Builder, streams: dict[ops.For, Stream], stages: int) -> bool
     low.multicast.plan(streams.values())
     for stream in streams.values():
         stream.stages = stages
+        stream.goes_on |= wanted(low, streams) or stream.loop not in low.kernel.body.ops
         # a caller may store rows beyond the bounds of what they are made of
         if not low.caller and _rows_stay_apart(low, stream):
             _fetch_less(low, stream)
-        for channel in stream.channels:
-            for tile in channel.tiles:
-                tile.slot.bytes = tile.bytes * stages
-            channel.barriers = low.shared.allocate(16 * stages, 16)
+        for at, channel in enumerate(stream.channels):
+            if stream.leader is not None:
+                channel.barriers = stream.leader.channels[at].barriers
+            else:
+                for tile in channel.tiles:
+                    tile.slot.bytes = tile.bytes * stages
+                channel.barriers = low.shared.allocate(16 * stages, 16)
             channel.maps = [
                 add_map(low, load, source, tile)
                 for load, source, tile in zip(
@@ -289,6 +296,21 @@ def _allocate(low: Builder, streams: dict[ops.For, Stream], stages: int) -> bool
                 )
             ]  # fmt: skip
     return True
+
+
+def _share_rings(low: Builder, streams: dict[ops.For, Stream]) -> None:
+    """Let a loop go on with the buffers and barriers of an earlier one of the same form."""
+    leaders: list[Stream] = []
+    for stream in streams.values():
+        leader = next((other for other in leaders if other.forms == stream.forms), None)
+        if leader is None or stream.split:
+            leaders.append(stream)
+            continue
+        stream.leader, stream.goes_on, leader.goes_on = leader, True, True
+        for channel, other in zip(stream.channels, leader.channels, strict=True):
+            for tile in channel.tiles:
+                low.shared.cancel(tile.slot)
+            channel.tiles = other.tiles
 
 
 def _rows_stay_apart(low: Builder, stream: Stream) -> bool:

@@ -41,16 +41,15 @@ _MAKING = (Integer, ops.Full, ops.FillEdge)
 
 def leave_in_flight(program: Program) -> None:
     """Rewrite every loop that says that its matmuls may run on."""
-    _block(program.body, repeats=False)
+    _block(program.body)
 
 
-def _block(block: Block, *, repeats: bool) -> None:
-    """repeats: whether a producer goes on after the block."""
+def _block(block: Block) -> None:
     for op in block.ops[:]:
         for inner in op.blocks():
-            _block(inner, repeats=repeats or isinstance(op, ops.While | ops.For))
+            _block(inner)
         if isinstance(op, ops.For) and op.in_flight:
-            following = _Loop(op).rewrite(repeats=repeats)
+            following = _Loop(op).rewrite()
             at = block.ops.index(op) + 1
             at += _arrivals(block.ops[at:])  # others may go on as soon as all is issued
             block.ops[at:at] = following
@@ -82,15 +81,15 @@ class _Loop:
                 self.arrivals.append([])
         self.arrivals.pop()
 
-    def rewrite(self, *, repeats: bool) -> list[Op]:
+    def rewrite(self) -> list[Op]:
         """Change the loop, and give what belongs after it."""
         loop = self.loop
-        following = [self.wait_after(), *self.give_last(repeats=repeats)]
+        following = [self.wait_after(), *self.give_last()]
         self.give_before()
         self.wait.pending = loop.in_flight
         self.keep_operands()
         self.keep_slots(following)
-        loop.in_flight, loop.stages = 0, 1
+        loop.in_flight, loop.stages, loop.goes_on = 0, 1, False
         return following
 
     def wait_after(self) -> Op:
@@ -124,10 +123,13 @@ class _Loop:
         at = self.body.index(self.wait) + 1
         self.body[at : at + sum(map(len, self.arrivals))] = recorder.body.ops
 
-    def give_last(self, *, repeats: bool) -> list[Op]:
+    def give_last(self) -> list[Op]:
         """Give back the stage of the last iteration, where somebody waits for it."""
         given = [
-            op for arrival in self.arrivals for op in arrival if repeats or _goes_far(arrival[-1])
+            op
+            for arrival in self.arrivals
+            for op in arrival
+            if self.loop.goes_on or _goes_far(arrival[-1])
         ]
         if not given:
             return []
