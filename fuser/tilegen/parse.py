@@ -109,7 +109,7 @@ class _Parser(Parser):
             if match is None:
                 raise self.error(f"{token.text} is not a tile type", token)
             shape, name = tuple(map(int, match[1].split("x")[:-1])), match[2]
-        return TileType(self.dtype_of(token, name), shape), self.stated()
+        return TileType(self.dtype_of(name), shape), self.stated()
 
     def value(self, token: Token, type: TileType, fact: facts.Fact | None) -> Value:
         name = token.text[1:]
@@ -132,9 +132,7 @@ class _Parser(Parser):
     # ops ----------------------------------------------------------------------------------------
 
     def view_of(self, token: Token) -> View:
-        if token.text[1:] not in self.views:
-            raise self.error(f"there is no view {token.text}", token)
-        return self.views[token.text[1:]]
+        return self.known(self.views, token.text[1:], f"there is no view {token.text}")
 
     def fill(self, content: dict[str, Any], infos: Mapping[str, Field], types: list[Any]) -> None:
         for name in FROM_TYPE:

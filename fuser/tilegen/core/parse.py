@@ -143,7 +143,7 @@ class Parser(Reader):
             elif name not in content and info.default is MISSING:
                 raise VerifyError(f"{kind.opcode} needs {name}")
             elif info.annotation == "DType" and isinstance(content.get(name), str):
-                content[name] = self.dtype_of(self.last, content[name])
+                content[name] = self.dtype_of(content[name])
             elif name in content and info.kind in NAMED:
                 if wrong := misfit(kind, info, content[name]):
                     raise VerifyError(wrong)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import operator
 import re
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, get_args
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from fuser.dtypes import BY_NAME, DType
 from fuser.errors import ParseError
@@ -22,6 +22,8 @@ from fuser.tilegen.index import Index, axis, index, lookup, maximum, minimum, sc
 from fuser.tilegen.ir import Buffer, Role
 from fuser.tilegen.value import INDEX, UNBOUNDED, Value
 
+K = TypeVar("K")
+V = TypeVar("V")
 DTYPES: dict[str, DType] = {**BY_NAME, INDEX.name: INDEX}
 
 TOKEN = re.compile(
@@ -211,12 +213,16 @@ class Reader:
     # what both IRs declare ----------------------------------------------------------------------
 
     def dtype(self) -> DType:
-        return self.dtype_of(self.expect_kind("word"), self.last.text)
+        return self.dtype_of(self.expect_kind("word").text)
 
-    def dtype_of(self, token: Token, name: str) -> DType:
-        if name not in DTYPES:
-            raise self.error(f"there is no element type {name!r}", token)
-        return DTYPES[name]
+    def dtype_of(self, name: str) -> DType:
+        return self.known(DTYPES, name, f"there is no element type {name!r}")
+
+    def known(self, table: Mapping[K, V], key: K, otherwise: str) -> V:
+        """What a table has for what the last token names; otherwise: what an error says."""
+        if key not in table:
+            raise self.error(otherwise, self.last)
+        return table[key]
 
     def role(self) -> str:
         token = self.expect_kind("word")
@@ -234,15 +240,11 @@ class Reader:
         return self.buffer_of(self.name())
 
     def buffer_of(self, name: str) -> Buffer:
-        if name not in self.buffers:
-            raise self.error(f"there is no buffer {name}", self.last)
-        return self.buffers[name]
+        return self.known(self.buffers, name, f"there is no buffer {name}")
 
     def use(self) -> Value:
-        token = self.expect_kind("value")
-        if token.text[1:] not in self.values:
-            raise self.error(f"{token.text} is not defined", token)
-        return self.values[token.text[1:]]
+        name = self.expect_kind("value").text
+        return self.known(self.values, name[1:], f"{name} is not defined")
 
     def stated(self) -> Fact | None:
         """The facts that follow an integer: `in [0, 96] by 32`."""

@@ -35,7 +35,6 @@ class Names:
         self._visit(program.head)
         self._visit(program.body)
         every = list(dict.fromkeys((*self.given, *self._made)))
-        self._order = {item: number for number, item in enumerate(every)}
         taken = {item for item in every if isinstance(item, str)}
         for tile in (item for item in every if isinstance(item, Tile)):
             base = "%" + re.sub(r"[^\w.]", "_", tile.name.removeprefix("%") or "x")

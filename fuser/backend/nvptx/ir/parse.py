@@ -63,9 +63,7 @@ class _Parser(Parser):
         self.declarations(
             {
                 "map": lambda: program.tensor_maps.append(self.literal()),
-                "table": lambda: program.tables.update(
-                    [(self.name(), self.sequence("(", ")", self.integer))]
-                ),
+                "table": lambda: program.tables.update([(self.name(), self.coordinates())]),
                 "slot": self.slot,
                 "layout": self.layout,
                 "given": self.given,
@@ -116,9 +114,9 @@ class _Parser(Parser):
             found.append(at())
         return tuple(found)
 
-    def coordinates(self, rank: int) -> Coordinates:
+    def coordinates(self, rank: int | None = None) -> Coordinates:
         found: Coordinates = self.sequence("(", ")", self.integer)
-        if len(found) != rank:
+        if rank is not None and len(found) != rank:
             raise self.error(f"expected {rank} coordinates, found {len(found)}", self.last)
         return found
 
@@ -140,17 +138,19 @@ class _Parser(Parser):
         return tile
 
     def known_layout(self) -> Layout:
-        token = self.expect_kind("layout")
-        if token.text not in self.layouts:
-            raise self.error(f"there is no layout {token.text}", token)
-        return self.layouts[token.text]
+        name = self.expect_kind("layout").text
+        return self.known(self.layouts, name, f"there is no layout {name}")
 
     def given(self) -> object:
         name = self.expect_kind("value").text
         is_tile = self.has(":")
-        return self.made_tile(name, self.type()) if is_tile else self.known(name, self.stated())
+        return (
+            self.made_tile(name, self.type())
+            if is_tile
+            else self.integer_named(name, self.stated())
+        )
 
-    def known(self, name: str, fact: Fact | None) -> str:
+    def integer_named(self, name: str, fact: Fact | None) -> str:
         self.value(name, TileType(INDEX), name, fact)
         return name
 
@@ -179,7 +179,7 @@ class _Parser(Parser):
             operands.append(self.scalar())
         if self.has("to"):
             to = self.expect_kind("word").text
-        name = self.known(made[0].text, made[1])
+        name = self.integer_named(made[0].text, made[1])
         return Integer(fn=fn.text, type=type, operands=tuple(operands), to=to, names=(name,))
 
     def scalar(self) -> Operand:
@@ -196,7 +196,7 @@ class _Parser(Parser):
             raise self.error(f"{len(made)} results and {len(types)} types", start)
         tiles = zip(made, types, strict=False)
         op.results = tuple(self.made_tile(token.text, type) for (token, _), type in tiles)
-        op.names = tuple(self.known(token.text, fact) for token, fact in made[len(types) :])
+        op.names = tuple(self.integer_named(token.text, fact) for token, fact in made[len(types) :])
 
     def param(self, op: Op, block: Block) -> object:
         return self.given()
@@ -214,7 +214,7 @@ class _Parser(Parser):
         token = self.next
         own: dict[str, Callable[[], Any]] = {
             "layout": self.known_layout, "@": self.shared,
-            "[": lambda: self.sequence("[", "]", self.later)[0],
+            "[": self.expression,
         }  # fmt: skip
         read = own.get(token.text if token.kind == "mark" else token.kind)
         if read is not None:
@@ -231,12 +231,16 @@ class _Parser(Parser):
     def value_of(self, value: Value) -> Tile | str:
         return self.bindings[value]
 
+    def expression(self) -> Later:
+        self.expect("[")
+        found = self.later()
+        self.expect("]")
+        return found
+
     def shared(self) -> Slot | SharedTile:
         self.expect("@")
         number = self.integer()
-        if number not in self.slots:
-            raise self.error(f"there is no slot @{number}", self.last)
-        slot = self.slots[number]
+        slot = self.known(self.slots, number, f"there is no slot @{number}")
         return SharedTile(slot=slot, **SHARED.read(self)) if self.next.text == "<" else slot
 
     def view_of(self, token: Token) -> Place | Buffer:
@@ -250,7 +254,7 @@ class _Parser(Parser):
         at, tests = self.built((given["linear"], given["bounds"]), shape)
         view = View(buffer.name, buffer, (buffer.size,), (1,))
         access = Access(view, shape, at, tests, given["order"], given["width"])
-        return Place(access, self.scope([at, *dict(tests)]), given["mask"], **flags)
+        return Place(access, self.scope([at, *(test for test, _ in tests)]), given["mask"], **flags)
 
     def tests(self) -> tuple[tuple[Later, int], ...]:
         return self.items(self.bounded)
