@@ -115,6 +115,14 @@ class Op(OpBase[Block]):
                 found.update(dict.fromkeys(item.values()))
         return tuple(found)
 
+    def replace_indices(self, leaf: Callable[[Atom], Index | None]) -> None:
+        """Rebuild its index expressions in place, with what `leaf` gives for their atoms."""
+        for name, content in self.fields():
+            if isinstance(content, Index):
+                setattr(self, name, content.replace(leaf))
+            elif isinstance(content, tuple) and content and isinstance(content[0], Index):
+                setattr(self, name, tuple([item.replace(leaf) for item in content]))
+
     def replace_operands(self, table: dict[Value, Value]) -> None:
         """Replace operands in place (not inside nested blocks)."""
 
@@ -125,16 +133,12 @@ class Op(OpBase[Block]):
                 return lookup(table[atom.value], atom.axes)
             return None
 
-        def swap(item: Any) -> Any:
-            if isinstance(item, Value):
-                return table.get(item, item)
-            return item.replace(leaf) if isinstance(item, Index) else item
-
+        self.replace_indices(leaf)
         for name, content in self.fields():
-            if isinstance(content, tuple):
-                setattr(self, name, tuple(swap(item) for item in content))
-            elif isinstance(content, Value | Index):
-                setattr(self, name, swap(content))
+            if isinstance(content, Value):
+                setattr(self, name, table.get(content, content))
+            elif isinstance(content, tuple) and content and isinstance(content[0], Value):
+                setattr(self, name, tuple([table.get(item, item) for item in content]))
 
     @property
     def has_effect(self) -> bool:

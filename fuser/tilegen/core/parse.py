@@ -8,7 +8,7 @@ from typing import Any
 
 from fuser.errors import VerifyError
 from fuser.tilegen.core.reader import Later, Reader, Token
-from fuser.tilegen.core.records import SILENT, Field, fields_of, misfit
+from fuser.tilegen.core.records import SILENT, Field, blocks_of, fields_of, misfit
 from fuser.tilegen.facts import Fact
 
 Made = tuple[Token, Fact | None]
@@ -76,7 +76,7 @@ class Parser(Reader):
             raise self.error(f"there is no op {opcode!r}", start)
         kind = self.kinds[opcode]
         infos = {info.name: info for info in fields_of(kind)}
-        blocks = [name for name, info in infos.items() if info.kind == "block"]
+        blocks = blocks_of(kind)
         content: dict[str, Any] = {"fn": fn} if fn else {}
         self.operands(kind, infos, content)
         # no attributes but the first block follow where that is not named
@@ -84,7 +84,9 @@ class Parser(Reader):
         inside = self.labels or not blocks or any(token.text == "=" for token in after)
         if inside and self.next.text == "{":
             content |= dict(self.sequence("{", "}", self.setting))
-        types = self.listed(self.type) if self.has(":") else []
+        types: list[Any] = []
+        while self.has("," if types else ":"):
+            types.append(self.type())
         try:
             op = self.assemble(kind, infos, content, types)
             self.define(op, made, types, start)

@@ -26,6 +26,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 DTYPES: dict[str, DType] = {**BY_NAME, INDEX.name: INDEX}
 
+ROLES: dict[str, Role] = {name: name for name in get_args(Role)}
 TOKEN = re.compile(
     r"""[ \t\r]*(?:
      (?P<type>tile<[^>\n]*>)
@@ -116,9 +117,11 @@ class Reader:
 
     def has(self, text: str) -> bool:
         """Take the token if it is `text`."""
-        if not self.sees(text):
+        token = self.tokens[self.position]
+        if token.text != text or token.kind not in ("mark", "word"):
             return False
-        self.take()
+        self.last = token
+        self.position += 1
         return True
 
     def expect(self, text: str) -> None:
@@ -159,13 +162,6 @@ class Reader:
         found = self.items(item)
         self.expect(closing)
         return found
-
-    def listed(self, item: Callable[[], Any]) -> list[Any]:
-        """Items with commas between them, one or more."""
-        items = [item()]
-        while self.has(","):
-            items.append(item())
-        return items
 
     def origin(self) -> tuple[str, ...]:
         """The names in a comment that stands on the line of the last token."""
@@ -224,11 +220,9 @@ class Reader:
             raise self.error(otherwise, self.last)
         return table[key]
 
-    def role(self) -> str:
-        token = self.expect_kind("word")
-        if token.text not in get_args(Role):
-            raise self.error(f"{token.text!r} is not a role of a buffer", token)
-        return token.text
+    def role(self) -> Role:
+        name = self.expect_kind("word").text
+        return self.known(ROLES, name, f"{name!r} is not a role of a buffer")
 
     def buffer(self) -> None:
         buffer = Buffer(**BUFFER.read(self))

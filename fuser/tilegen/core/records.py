@@ -77,7 +77,7 @@ class OpBase(Generic[BlockT]):
                 yield content
 
     def blocks(self) -> tuple[BlockT, ...]:
-        return tuple([getattr(self, name) for name in _about(type(self)).blocks])
+        return tuple([getattr(self, name) for name in blocks_of(type(self))])
 
 
 class _About(NamedTuple):
@@ -94,7 +94,8 @@ _ABOUT: dict[type, _About] = {}
 
 
 def _about(kind: type[OpBase[Any]]) -> _About:
-    if kind not in _ABOUT:
+    found = _ABOUT.get(kind)
+    if found is None:
         fields = []
         for item in dataclasses.fields(kind):
             name, text = item.name, str(item.type)
@@ -103,13 +104,18 @@ def _about(kind: type[OpBase[Any]]) -> _About:
                 fields.append(Field(name, word, text, item.default))
         names = tuple(info.name for info in fields)
         blocks = tuple(info.name for info in fields if info.kind == "block")
-        _ABOUT[kind] = _About(tuple(fields), names, blocks, {})
-    return _ABOUT[kind]
+        found = _ABOUT[kind] = _About(tuple(fields), names, blocks, {})
+    return found
 
 
 def fields_of(kind: type[OpBase[Any]]) -> tuple[Field, ...]:
     """The fields of a class of ops in order, but for those that every op has."""
     return _about(kind).fields
+
+
+def blocks_of(kind: type[OpBase[Any]]) -> tuple[str, ...]:
+    """The names of the fields that are blocks."""
+    return _about(kind).blocks
 
 
 def misfit(kind: type[OpBase[Any]], info: Field, content: object) -> str:

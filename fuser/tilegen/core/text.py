@@ -20,7 +20,7 @@ from fuser.errors import VerifyError
 from fuser.graph import dims
 from fuser.graph.sizes import Sizes, same
 from fuser.tilegen.core.forms import BUFFER
-from fuser.tilegen.core.records import SILENT, BlockBase, Field, fields_of
+from fuser.tilegen.core.records import SILENT, BlockBase, Field, blocks_of, fields_of
 from fuser.tilegen.facts import UNKNOWN, Fact
 from fuser.tilegen.index import show_dim
 from fuser.tilegen.ir import Buffer
@@ -115,23 +115,20 @@ class Printer:
     """Lines of programs, of an IR that says what its values and their types are called.
 
     made, types: of the results of an op. params: what a block of it is given. origins: nodes of the
-    model that it comes from. labels: whether the first block of an op is named, as the others are.
-    gap: before a comment.
+    model that it comes from. own: the text of what only this IR has, in a field of an op. labels:
+    whether the first block of an op is named, as the others are. gap: before a comment.
     """
 
     made: Callable[[Any], Iterable[str]]
     types: Callable[[Any], Iterable[str]]
     params: Callable[[Any, Any], Iterable[str]]
     origins: Callable[[Any], Sequence[str]]
+    own: Callable[[Any, Field | None, Any], str | None]
     labels = False
     gap = "  "
     # the kinds of fields in forms
     integer, integers = staticmethod(show_dim), staticmethod(ints_text)
     name = dtype = role = known_buffer = staticmethod(str)
-
-    def own(self, content: Any, info: Field | None, op: Any) -> str | None:
-        """The text of what only one IR has, or None."""
-        return None
 
     def is_told(self, info: Field, content: Any, op: Any) -> bool:
         """Whether the type of the result tells an attribute."""
@@ -159,7 +156,7 @@ class Printer:
         """The lines of an op: its own, then those of its blocks."""
         line, names = self.header(op), self.origins(op)
         comment = f"{self.gap}# {origin_text(names)}" if names else ""
-        blocks = [info.name for info in fields_of(type(op)) if info.kind == "block"]
+        blocks = blocks_of(type(op))
         for name in blocks:
             block, is_first = getattr(op, name), name == blocks[0]
             params = ", ".join(self.params(op, block))
@@ -196,4 +193,5 @@ class Printer:
 
     def content(self, content: Any, info: Field | None = None, op: Any = None) -> str:
         """What a field holds."""
-        return literal(content, lambda item: self.own(item, info, op))
+        text = self.own(content, info, op)
+        return literal(content, lambda item: self.own(item, info, op)) if text is None else text
