@@ -28,6 +28,9 @@ class Check:
     def after(self, op: Any) -> None:
         """After its blocks."""
 
+    def end(self) -> None:
+        """After the whole program."""
+
 
 def walk(block: Any, checks: Sequence[Check], where: Callable[[Any], str]) -> None:
     """Show the ops of a block to checks. where: the place of an op in words, for errors."""

@@ -55,6 +55,8 @@ def verify(program: Program) -> None:
     where = functools.partial(print_op, program)
     walk(program.head, checks[:2], where)
     walk(program.body, checks, where)
+    for check in checks:
+        check.end()
 
 
 class _Definitions(Definitions):
