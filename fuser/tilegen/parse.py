@@ -28,22 +28,19 @@ def parse_kernel(text: str) -> Kernel:
     return _Parser(text).kernel()
 
 
-_SIZES = re.compile(r"^  sizes\((.*)\)$", re.MULTILINE)
-_MOVING = re.compile(r"^  moving\((.*)\)$", re.MULTILINE)
-
-
 def sizes_of(text: str) -> Sizes | None:
     """The example sizes that a kernel's text states, with which it must be parsed and compiled."""
-    line = _SIZES.search(text)
-    if line is None:
+    sizes, moving = _line(text, "sizes"), _line(text, "moving")
+    if sizes is None:
         return None
-    parser = _Parser(f"({line[1]})")
-    examples = dict(parser.sequence("(", ")", parser.setting))
-    moving = _MOVING.search(text)
-    if moving is None:
-        return Sizes(examples)
-    parser = _Parser(f"({moving[1]})")
-    return Sizes(examples, parser.sequence("(", ")", parser.literal))
+    names = moving.sequence("(", ")", moving.literal) if moving is not None else ()
+    return Sizes(dict(sizes.sequence("(", ")", sizes.setting)), names)
+
+
+def _line(text: str, word: str) -> _Parser | None:
+    """What follows the first word of a line, if there is such a line."""
+    found = re.search(rf"^  {word}(\(.*\))$", text, re.MULTILINE)
+    return None if found is None else _Parser(found[1])
 
 
 class _Parser(Parser):

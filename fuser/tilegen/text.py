@@ -56,16 +56,11 @@ def canonical_text(kernel: Kernel) -> str:
 
     It holds all that decides the generated code, so that it is the key of the kernel cache.
     """
-    views = list(
-        dict.fromkeys(c for op in kernel.walk() for c in op.contents() if isinstance(c, View))
-    )
+    every = (content for op in kernel.walk() for content in op.contents())
+    views = list(dict.fromkeys(content for content in every if isinstance(content, View)))
     names: dict[object, str] = {}
-    for number, buffer in enumerate(kernel.buffers):
-        names[buffer] = f"b{number}"
-    for number, view in enumerate(views):
-        names[view] = f"v{number}"
-    for number, value in enumerate(_all_values(kernel)):
-        names[value] = str(number)
+    for word, items in ("b", kernel.buffers), ("v", views), ("", _all_values(kernel)):
+        names |= {item: f"{word}{number}" for number, item in enumerate(items)}
     schedule = dataclasses.replace(kernel.schedule, reason="")
     return _Printer(kernel, names, views).text("kernel", schedule)
 

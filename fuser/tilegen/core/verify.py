@@ -62,15 +62,13 @@ class Definitions(Check):
         self.known: set[Any] = set()
         self.inner: list[list[Any]] = [[]]
 
-    def results(self, op: Any) -> Iterable[Any]:
+    def results(self, op: Any) -> Any:
         """What has a value after an op."""
-        found: Iterable[Any] = op.results
-        return found
+        return op.results
 
-    def params(self, op: Any, block: Any) -> Iterable[Any]:
+    def params(self, op: Any, block: Any) -> Any:
         """What has a value in a block."""
-        found: Iterable[Any] = block.params
-        return found
+        return block.params
 
     def lasting(self, op: Any, found: Iterable[Any]) -> Iterable[Any]:
         """What of a block of an op has a value after it."""

@@ -172,7 +172,7 @@ class _Printer(Printer):
             case Place():
                 return self.place(content)
             case Index():
-                return f"[{self.index(content, scope_of(op))}]"
+                return f"[{self.index(content, getattr(op, 'scope', Scope()))}]"
             case DimExpr():
                 return show_dim(content)  # type: ignore[arg-type]
             case str() if NAME.fullmatch(content):
@@ -195,9 +195,3 @@ class _Printer(Printer):
         return show(
             self.names.canonical(expression, scope), lambda value: value.name, self.names.rank
         )
-
-
-def scope_of(op: Op | None) -> Scope:
-    """What the scalars in index expressions of an op are."""
-    found = getattr(op, "scope", None)
-    return found if isinstance(found, Scope) else Scope()
