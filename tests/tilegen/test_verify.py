@@ -186,6 +186,16 @@ def test_parser_refuses(line: str, message: str) -> None:
     assert "line 15" in caught.value.where
 
 
+@pytest.mark.parametrize("first", ["%z = full {value = 1} : i32", "store &y, [#0], %t", ""])
+def test_the_first_block_of_an_op_without_results(first: str) -> None:
+    """A brace after the operands opens it, and no attributes."""
+    line = f"if %q {{\n{first}\nyield()\n}} other {{\nyield()\n}}"
+    kernel = parse_kernel(BODY.format(line))
+    verify(kernel)
+    assert len(kernel.body.ops[-1].blocks()[0].ops) == 1 + bool(first)
+    assert print_kernel(parse_kernel(print_kernel(kernel))) == print_kernel(kernel)
+
+
 def test_text_keeps_claims_and_odd_names() -> None:
     b = Builder("odd name")
     x = b.buffer("/layer/x:0", i32, 9)

@@ -79,10 +79,11 @@ class Parser(Reader):
         blocks = blocks_of(kind)
         content: dict[str, Any] = {"fn": fn} if fn else {}
         self.operands(kind, infos, content)
-        # no attributes but the first block follow where that is not named
-        after = self.tokens[self.position + 2 : self.position + 3]
-        inside = self.labels or not blocks or any(token.text == "=" for token in after)
-        if inside and self.next.text == "{":
+        # where the first block has no name, a brace may open it
+        ahead = self.tokens[self.position + 1 : self.position + 3]
+        if self.sees("{") and (
+            self.labels or not blocks or (ahead[0].kind == "word" and ahead[-1].text == "=")
+        ):
             content |= dict(self.sequence("{", "}", self.setting))
         types: list[Any] = []
         while self.has("," if types else ":"):
