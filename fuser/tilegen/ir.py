@@ -8,12 +8,12 @@ blocks, cloning and printing are derived from its fields (see `Op`).
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from fuser.dtypes import DType
+from fuser.tilegen.core.records import BlockBase, OpBase
 from fuser.tilegen.index import Atom, Index, Lookup, Scalar, lookup, scalar
 from fuser.tilegen.schedule import Schedule
 from fuser.tilegen.value import Value
@@ -67,32 +67,34 @@ class View:
         return text + (f" offset {self.offset}" if self.offset else "")
 
 
-@dataclass(eq=False)
-class Block:
+class Block(BlockBase[Value, "Op"]):
     """Ops in order. `params` are the induction variable and carried values of a loop body."""
 
-    params: list[Value] = field(default_factory=list)
-    ops: list[Op] = field(default_factory=list)
 
-    def walk(self) -> Iterator[Op]:
-        """Every op, outer before inner."""
-        for op in self.ops:
-            yield op
-            for block in op.blocks():
-                yield from block.walk()
+_KINDS = {
+    "Value": "value",
+    "Value | None": "optional",
+    "tuple[Value, ...]": "values",
+    "Index": "index",
+    "tuple[Index, ...]": "indices",
+    "View": "view",
+}
 
 
 @dataclass(eq=False, kw_only=True)
-class Op:
+class Op(OpBase[Block]):
     """Base of all ops. A field annotated Value, Index, Block or a tuple of them is what it says;
     any other field is an attribute. `results` and `origin` belong to every op: for each node of the
     graph that it was written for, the names of the model's nodes which that comes from."""
 
-    opcode: ClassVar[str] = ""
     access: ClassVar[str] = ""
     """What it does to the buffer of its `view`: r, it reads; w, it writes; u, both."""
     results: tuple[Value, ...] = ()
     origin: tuple[tuple[str, ...], ...] = ()
+
+    @classmethod
+    def kind_of(cls, name: str, annotation: str, default: Any) -> str:
+        return "fn" if name == "fn" else _KINDS.get(annotation, "attribute")
 
     @property
     def result(self) -> Value:
@@ -103,24 +105,23 @@ class Op:
         """The first name that it comes from; empty if there is none."""
         return self.origin[0][0] if self.origin else ""
 
-    def fields(self) -> Iterator[tuple[str, Any]]:
-        """The op's own fields, in order: (name, content)."""
-        for name in _own_fields(self):
-            yield name, getattr(self, name)
-
     def operands(self) -> tuple[Value, ...]:
         """Every value it reads, those inside index expressions included, without repetition."""
         found: dict[Value, None] = {}
-        for _, content in self.fields():
-            for item in content if isinstance(content, tuple) else (content,):
-                if isinstance(item, Value):
-                    found[item] = None
-                elif isinstance(item, Index):
-                    found.update(dict.fromkeys(item.values()))
+        for item in self.contents():
+            if isinstance(item, Value):
+                found[item] = None
+            elif isinstance(item, Index):
+                found.update(dict.fromkeys(item.values()))
         return tuple(found)
 
-    def blocks(self) -> tuple[Block, ...]:
-        return tuple(getattr(self, name) for name in _block_fields(self))
+    def replace_indices(self, leaf: Callable[[Atom], Index | None]) -> None:
+        """Rebuild its index expressions in place, with what `leaf` gives for their atoms."""
+        for name, content in self.fields():
+            if isinstance(content, Index):
+                setattr(self, name, content.replace(leaf))
+            elif isinstance(content, tuple) and content and isinstance(content[0], Index):
+                setattr(self, name, tuple([item.replace(leaf) for item in content]))
 
     def replace_operands(self, table: dict[Value, Value]) -> None:
         """Replace operands in place (not inside nested blocks)."""
@@ -132,44 +133,17 @@ class Op:
                 return lookup(table[atom.value], atom.axes)
             return None
 
-        def swap(item: Any) -> Any:
-            if isinstance(item, Value):
-                return table.get(item, item)
-            return item.replace(leaf) if isinstance(item, Index) else item
-
+        self.replace_indices(leaf)
         for name, content in self.fields():
-            if isinstance(content, tuple):
-                setattr(self, name, tuple(swap(item) for item in content))
-            elif isinstance(content, Value | Index):
-                setattr(self, name, swap(content))
+            if isinstance(content, Value):
+                setattr(self, name, table.get(content, content))
+            elif isinstance(content, tuple) and content and isinstance(content[0], Value):
+                setattr(self, name, tuple([table.get(item, item) for item in content]))
 
     @property
     def has_effect(self) -> bool:
         """Whether it must stay although nothing uses its results."""
         return any(op.has_effect for block in self.blocks() for op in block.ops)
-
-
-_FIELDS: dict[str, tuple[str, ...]] = {}
-_BLOCKS: dict[str, tuple[str, ...]] = {}
-"""Names of the own fields of a class of ops, and of those that are blocks, by its opcode: asking a
-dataclass takes longer than all else that walks over kernels do."""
-
-
-def _own_fields(op: Op) -> tuple[str, ...]:
-    found = _FIELDS.get(op.opcode)
-    if found is None:
-        names = (item.name for item in dataclasses.fields(op))
-        found = tuple(name for name in names if name not in ("results", "origin"))
-        _FIELDS[op.opcode] = found
-    return found
-
-
-def _block_fields(op: Op) -> tuple[str, ...]:
-    found = _BLOCKS.get(op.opcode)
-    if found is None:
-        found = tuple(item.name for item in dataclasses.fields(op) if item.type == "Block")
-        _BLOCKS[op.opcode] = found
-    return found
 
 
 @dataclass(eq=False)

@@ -7,8 +7,8 @@ on data (bounds, races) is checked by interpret.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import get_args
+import functools
+from collections.abc import Iterable, Iterator, Sequence
 
 from fuser.dtypes import DType, bool_, f32
 from fuser.errors import ShapeError, VerifyError
@@ -16,6 +16,7 @@ from fuser.graph.ir import TensorType
 from fuser.graph.ops.registry import PRIMITIVES
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
+from fuser.tilegen.core.verify import Check, Definitions, require, walk
 from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, Scalar
 from fuser.tilegen.ir import Block, Kernel, Op, View
 from fuser.tilegen.text import print_op
@@ -39,7 +40,13 @@ def verify(kernel: Kernel) -> None:
             _check_view(kernel, view)
         except VerifyError as error:
             raise VerifyError(error.what, where=where) from None
-    _Verifier(kernel).block(kernel.body, frozenset(), None)
+    walk(kernel.body, (_Definitions(kernel), _Types(kernel)), functools.partial(_where, kernel))
+
+
+def _where(kernel: Kernel, op: Op) -> str:
+    text = f"`{print_op(kernel, op)}` of kernel {kernel.name}"
+    names = kernel.origin_of(op)
+    return text + (f", from {', '.join(names)}" if names else "")
 
 
 def _check_view(kernel: Kernel, view: View) -> None:
@@ -66,57 +73,36 @@ def _check_view(kernel: Kernel, view: View) -> None:
         )
 
 
-def _require(holds: bool, what: str) -> None:
-    if not holds:
-        raise VerifyError(what)
+class _Definitions(Definitions):
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__()
+        self.defined: set[Value] = set()
+        for value in kernel.scalars:
+            self.define(value)
+
+    def uses(self, op: Op) -> Iterable[Value]:
+        return op.operands()
+
+    def define(self, item: Value) -> None:
+        require(item not in self.defined, f"{item!r} is defined twice")
+        require(all(dim >= 1 for dim in item.shape), f"{item!r} has an empty dim")
+        require(item.low <= item.high, f"{item!r} is in [{item.low}, {item.high}]")
+        self.defined.add(item)
+        super().define(item)
 
 
-class _Verifier:
+class _Types(Check):
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.views = set(kernel.views)
-        self.defined: set[Value] = set()
+        self.ends: set[Op] = set()
 
-    def block(self, block: Block, visible: frozenset[Value], parent: Op | None) -> None:
-        """Check the ops of a block. visible: values of the enclosing blocks."""
-        scope = set(visible)
-        if parent is None:
-            for value in self.kernel.scalars:
-                self.define(value, scope, None)
-        for value in block.params:
-            self.define(value, scope, parent)
-        for position, op in enumerate(block.ops):
-            try:
-                last = position == len(block.ops) - 1
-                ends = isinstance(op, ops.Yield)
-                _require(ends == (last and parent is not None), "a yield ends a nested block")
-                for value in op.operands():
-                    _require(value in scope, f"{value!r} is used where it is not defined")
-                self.check(op)
-                for inner in op.blocks():
-                    self.block(inner, frozenset(scope), op)
-                for value in op.results:
-                    self.define(value, scope, op)
-            except VerifyError as error:
-                if error.where:
-                    raise
-                raise VerifyError(error.what, where=self.where(op)) from None
-        if parent is not None and not block.ops:
-            raise VerifyError("a nested block ends without a yield", where=self.where(parent))
+    def enter(self, op: Op, block: Block) -> None:
+        self.ends.add(block.ops[-1])
 
-    def where(self, op: Op) -> str:
-        text = f"`{print_op(self.kernel, op)}` of kernel {self.kernel.name}"
-        names = self.kernel.origin_of(op)
-        return text + (f", from {', '.join(names)}" if names else "")
-
-    def define(self, value: Value, scope: set[Value], op: Op | None) -> None:
-        _require(value not in self.defined, f"{value!r} is defined twice")
-        _require(all(dim >= 1 for dim in value.shape), f"{value!r} has an empty dim")
-        _require(value.low <= value.high, f"{value!r} is in [{value.low}, {value.high}]")
-        self.defined.add(value)
-        scope.add(value)
-
-    def check(self, op: Op) -> None:
+    def op(self, op: Op) -> None:
+        ends = not isinstance(op, ops.Yield) or op in self.ends
+        require(ends, "a yield ends a nested block")
         expected = tuple(self.result_types(op))
         found = tuple(value.type for value in op.results)
         if found != expected:
@@ -127,11 +113,11 @@ class _Verifier:
         """Check the operands and attributes; the types that the results must have."""
         match op:
             case ops.ProgramId():
-                _require(0 <= op.axis < len(self.kernel.grid), f"the grid has no axis {op.axis}")
+                require(0 <= op.axis < len(self.kernel.grid), f"the grid has no axis {op.axis}")
                 yield TileType(INDEX)
             case ops.IndexTile():
                 self.index(op.expression, op.shape)
-                _require(op.dtype.is_integer, f"an index of type {op.dtype}")
+                require(op.dtype.is_integer, f"an index of type {op.dtype}")
                 yield TileType(op.dtype, op.shape)
             case ops.Full():
                 _check_literal(op.value, op.dtype)
@@ -140,7 +126,7 @@ class _Verifier:
                 self.access(op.view, op.indices, op.shape)
                 if op.pad is not None:
                     _check_literal(op.pad, op.view.dtype)
-                _require(op.mask is None or op.pad is not None, "a masked load needs a pad")
+                require(op.mask is None or op.pad is not None, "a masked load needs a pad")
                 _check_mask(op.mask, op.shape)
                 yield TileType(op.view.dtype, op.shape)
             case ops.Store() | ops.AtomicAdd() | ops.Atomic():
@@ -149,40 +135,40 @@ class _Verifier:
                     _check_mask(op.mask, op.value.shape)
                 if isinstance(op, ops.Atomic):
                     swaps = op.fn == "compare_exchange"
-                    _require(swaps == (op.compare is not None), f"compare and atomic {op.fn}")
+                    require(swaps == (op.compare is not None), f"compare and atomic {op.fn}")
                     same = op.compare is None or op.compare.type == op.value.type
-                    _require(same, f"{op.compare!r} is not of the type of {op.value!r}")
+                    require(same, f"{op.compare!r} is not of the type of {op.value!r}")
                     yield op.value.type
-                _require(op.value.dtype is op.view.dtype, f"{op.value!r} goes to {op.view!r}")
+                require(op.value.dtype is op.view.dtype, f"{op.value!r} goes to {op.view!r}")
                 role = op.view.buffer.role
                 reads = isinstance(op, ops.Atomic) and op.fn == "load"
                 stored = reads or role in ("output", "workspace")
-                _require(stored, f"a store to the {role} {op.view!r}")
+                require(stored, f"a store to the {role} {op.view!r}")
             case ops.Map():
                 yield self.map(op)
             case ops.Cast():
                 yield TileType(op.dtype, op.x.shape)
             case ops.Bitcast():
-                _require(op.x.dtype.bits == op.dtype.bits, f"the bits of {op.x!r} as {op.dtype}")
+                require(op.x.dtype.bits == op.dtype.bits, f"the bits of {op.x!r} as {op.dtype}")
                 yield TileType(op.dtype, op.x.shape)
             case ops.Gather():
-                _require(op.at.dtype.is_integer, f"{op.at!r} holds no integers")
-                _require(0 <= op.axis < op.x.type.rank, f"{op.x!r} has no axis {op.axis}")
+                require(op.at.dtype.is_integer, f"{op.at!r} holds no integers")
+                require(0 <= op.axis < op.x.type.rank, f"{op.x!r} has no axis {op.axis}")
                 fits = op.at.type.rank == op.x.type.rank and all(
                     axis == op.axis or dim == op.x.shape[axis]
                     for axis, dim in enumerate(op.at.shape)
                 )
-                _require(fits, f"{op.at!r} does not fit {op.x!r}")
+                require(fits, f"{op.at!r} does not fit {op.x!r}")
                 yield TileType(op.x.dtype, op.at.shape)
             case ops.Broadcast():
                 yield self.broadcast(op)
             case ops.Reshape():
                 type = TileType(op.x.dtype, op.shape)
-                _require(type.size == op.x.type.size, f"{op.x!r} cannot have shape {op.shape}")
+                require(type.size == op.x.type.size, f"{op.x!r} cannot have shape {op.shape}")
                 yield type
             case ops.Permute():
                 whole = sorted(op.axes) == list(range(op.x.type.rank))
-                _require(whole, f"{op.axes} is not an order of the axes of {op.x!r}")
+                require(whole, f"{op.axes} is not an order of the axes of {op.x!r}")
                 yield TileType(op.x.dtype, tuple(op.x.shape[axis] for axis in op.axes))
             case ops.Reduce():
                 self.fold(op.fn, op.x, op.axis)
@@ -198,7 +184,7 @@ class _Verifier:
                 carried = tuple(init.type for init in op.inits)
                 for block, gives in ((op.condition, (TileType(bool_),)), (op.body, carried)):
                     params = tuple(param.type for param in block.params)
-                    _require(params == carried, f"it takes {_types(params)}, not {_types(carried)}")
+                    require(params == carried, f"it takes {_types(params)}, not {_types(carried)}")
                     self.yields(block, gives)
                 yield from carried
             case ops.If():
@@ -211,9 +197,9 @@ class _Verifier:
     # index expressions --------------------------------------------------------------------------
 
     def access(self, view: View, indices: Sequence[Index], shape: tuple[int, ...]) -> None:
-        _require(view in self.views, f"{view!r} is not declared by the kernel")
+        require(view in self.views, f"{view!r} is not declared by the kernel")
         rank = len(view.shape)
-        _require(len(indices) == rank, f"{len(indices)} indices for {view!r} of rank {rank}")
+        require(len(indices) == rank, f"{len(indices)} indices for {view!r} of rank {rank}")
         for expression in indices:
             self.index(expression, shape)
 
@@ -225,18 +211,18 @@ class _Verifier:
         match atom:
             case Axis():
                 fits = atom.axis < len(shape) and shape[atom.axis] == atom.extent
-                _require(fits, f"axis #{atom.axis} of {atom.extent} in a tile of shape {shape}")
+                require(fits, f"axis #{atom.axis} of {atom.extent} in a tile of shape {shape}")
             case Scalar():
                 fits = atom.value.dtype.is_integer and not atom.value.shape
-                _require(fits, f"{atom.value!r} is not an index scalar")
+                require(fits, f"{atom.value!r} is not an index scalar")
             case Lookup():
-                _require(atom.value.dtype.is_integer, f"{atom.value!r} holds no integers")
+                require(atom.value.dtype.is_integer, f"{atom.value!r} holds no integers")
                 fits = all(axis < len(shape) for axis in atom.axes)
                 dims = tuple(shape[axis] for axis in atom.axes) if fits else ()
                 fits = fits and dims == atom.value.shape
-                _require(fits, f"lookup of {atom.value!r} at {atom.axes} in a tile of {shape}")
+                require(fits, f"lookup of {atom.value!r} at {atom.axes} in a tile of {shape}")
             case FloorDiv() | Mod():
-                _require(atom.divisor > 0, f"division by {atom.divisor}")
+                require(atom.divisor > 0, f"division by {atom.divisor}")
                 self.index(atom.base, shape)
             case Extreme():
                 for item in atom.items:
@@ -266,47 +252,46 @@ class _Verifier:
         fits = fits and all(
             dim in (1, op.shape[axis]) for dim, axis in zip(op.x.shape, op.axes, strict=True)
         )
-        _require(fits, f"{op.x!r} cannot be broadcast to {op.shape} by axes {op.axes}")
+        require(fits, f"{op.x!r} cannot be broadcast to {op.shape} by axes {op.axes}")
         return TileType(op.x.dtype, op.shape)
 
     def fold(self, fn: str, x: Value, axis: int) -> None:
-        _require(fn in get_args(ops.ReduceFn), f"there is no fold {fn!r}")
         bits = fn.startswith("bitwise")
-        _require(not bits or not x.dtype.is_float, f"the {fn} of {x!r}")
-        _require(0 <= axis < x.type.rank, f"{x!r} has no axis {axis}")
-        _require(fn not in ("sum", "prod") or x.dtype.kind != "bool", f"the {fn} of {x!r}")
+        require(not bits or not x.dtype.is_float, f"the {fn} of {x!r}")
+        require(0 <= axis < x.type.rank, f"{x!r} has no axis {axis}")
+        require(fn not in ("sum", "prod") or x.dtype.kind != "bool", f"the {fn} of {x!r}")
         _check_wide(x, fn)
 
     def dot(self, op: ops.Dot) -> TileType:
-        _require(op.precision in ("exact", "tf32"), f"there is no precision {op.precision!r}")
+        require(op.precision in ("exact", "tf32"), f"there is no precision {op.precision!r}")
         fits = op.a.type.rank == op.b.type.rank == 2 and op.a.dtype is op.b.dtype
         fits = fits and op.a.shape[1] == op.b.shape[0]
-        _require(fits, f"{op.a!r} and {op.b!r} do not multiply")
+        require(fits, f"{op.a!r} and {op.b!r} do not multiply")
         accumulate = op.a.dtype.accumulate
         if op.codes:
             known = op.codes in ops.CODES and op.a.dtype.name == "u8"
-            _require(known, f"{op.a!r} cannot be codes of {op.codes!r}")
+            require(known, f"{op.a!r} cannot be codes of {op.codes!r}")
             accumulate = f32
         type = TileType(accumulate, (op.a.shape[0], op.b.shape[1]))
-        _require(op.acc.type == type, f"{op.acc!r} should be {type}")
+        require(op.acc.type == type, f"{op.acc!r} should be {type}")
         return type
 
     def loop(self, op: ops.For) -> Iterator[TileType]:
-        _require(op.step > 0, f"the step {op.step} is not positive")
+        require(op.step > 0, f"the step {op.step} is not positive")
         self.index(op.start, ())
         self.index(op.stop, ())
         carried = tuple(init.type for init in op.inits)
         params = tuple(param.type for param in op.body.params)
         wanted = (TileType(INDEX), *carried)
-        _require(params == wanted, f"the body takes {_types(params)}, not {_types(wanted)}")
+        require(params == wanted, f"the body takes {_types(params)}, not {_types(wanted)}")
         self.yields(op.body, carried)
         yield from carried
 
     def branch(self, op: ops.If) -> Iterator[TileType]:
-        _require(op.condition.type == TileType(bool_), f"{op.condition!r} is no condition")
+        require(op.condition.type == TileType(bool_), f"{op.condition!r} is no condition")
         results = tuple(value.type for value in op.results)
         for block in (op.then, op.other):
-            _require(not block.params, "a branch has no parameters")
+            require(not block.params, "a branch has no parameters")
             self.yields(block, results)
         yield from results
 
@@ -315,12 +300,12 @@ class _Verifier:
         if not isinstance(last, ops.Yield):
             raise VerifyError("a nested block ends without a yield")
         found = tuple(arg.type for arg in last.args)
-        _require(found == types, f"it yields {_types(found)}, not {_types(types)}")
+        require(found == types, f"it yields {_types(found)}, not {_types(types)}")
 
 
 def _check_mask(mask: Value | None, shape: tuple[int, ...]) -> None:
     if mask is not None:
-        _require(mask.type == TileType(bool_, shape), f"{mask!r} is no mask of shape {shape}")
+        require(mask.type == TileType(bool_, shape), f"{mask!r} is no mask of shape {shape}")
 
 
 def _types(types: Sequence[TileType]) -> str:
@@ -329,15 +314,15 @@ def _types(types: Sequence[TileType]) -> str:
 
 def _check_wide(value: Value, what: str) -> None:
     narrow = value.dtype.compute is not value.dtype
-    _require(not narrow, f"{what} of {value!r}: 16-bit floats are cast to f32 first")
+    require(not narrow, f"{what} of {value!r}: 16-bit floats are cast to f32 first")
 
 
 def _check_literal(content: float | int | bool, dtype: DType) -> None:
     """Whether the dtype holds the value (a float may round, and may be infinite)."""
     if dtype.is_float:
-        _require(isinstance(content, float | int), f"{content!r} is not a value of {dtype}")
+        require(isinstance(content, float | int), f"{content!r} is not a value of {dtype}")
     elif dtype.kind == "bool":
-        _require(content in (0, 1), f"{content!r} is not a value of {dtype}")
+        require(content in (0, 1), f"{content!r} is not a value of {dtype}")
     else:
         fits = dtype.lowest <= content <= dtype.highest and int(content) == content
-        _require(fits, f"{content!r} is not a value of {dtype}")
+        require(fits, f"{content!r} is not a value of {dtype}")

@@ -59,7 +59,6 @@ WRONG = {
     "%a = permute %m {axes = (0, 0)} : tile<16x16xf32>": "not an order of the axes",
     "%a = reduce.sum %t {axis = 1} : tile<16xf32>": "has no axis 1",
     "%a = reduce.sum %b {axis = 0} : bool": "the sum of %b",
-    "%a = reduce.mean %t {axis = 0} : f32": "there is no fold 'mean'",
     "%a = dot %m, %t, %m : tile<16x16xf32>": "do not multiply",
     "%a = dot %m, %m, %m {precision = wild} : tile<16x16xf32>": "no precision 'wild'",
     "for 0, 4, () {step = 0} (%i: index) {\nyield()\n}": "the step 0 is not positive",
@@ -163,12 +162,38 @@ def test_builder_refuses(build: Callable[..., object]) -> None:
         ("%a = cast %t : tile<16xf99>", "there is no element type 'f99'"),
         ("%a, %c = cast %t : tile<16xf16>", "2 results and 1 types"),
         ("%a = cast ?", "unexpected character '?'"),
+        (
+            "%a = reduce.mean %t {axis = 0} : f32",
+            "fn of reduce is 'mean', and should be one of sum,",
+        ),
+        ("%a = program_id {axis = 1.5} : index", "axis of program_id is 1.5, and should be int"),
+        ("%a = program_id {axis 0} : index", "expected '=', found '0'"),
+        ("%a = broadcast %t {axes = (true,)} : tile<16xf32>", "should be tuple[int, ...]"),
+        (
+            "%a = load %t, [#0] : tile<16xf32>",
+            "view of load is %t: tile<16xf32>, and should be",
+        ),
+        ("%a = map.add(%t, 2) : tile<16xf32>", "and should be tuple[Value, ...]"),
+        ("%a = load &x, [#0 #0] : tile<16xf32>", "expected the end of an expression, found '#0'"),
+        ("%a = index (#0 + 1 : tile<16xi32>", "expected ')', found ':'"),
+        ("%a in [0, 3] = load &x, [#0] : tile<16xf32>", "follows its type"),
+        ("%a = load &x, [#0] : tile<16xf32> in [3]", "expected a least and a greatest value"),
     ],
 )
 def test_parser_refuses(line: str, message: str) -> None:
     with pytest.raises(ParseError, match=re.escape(message)) as caught:
         parse_kernel(BODY.format(line))
     assert "line 15" in caught.value.where
+
+
+@pytest.mark.parametrize("first", ["%z = full {value = 1} : i32", "store &y, [#0], %t", ""])
+def test_the_first_block_of_an_op_without_results(first: str) -> None:
+    """A brace after the operands opens it, and no attributes."""
+    line = f"if %q {{\n{first}\nyield()\n}} other {{\nyield()\n}}"
+    kernel = parse_kernel(BODY.format(line))
+    verify(kernel)
+    assert len(kernel.body.ops[-1].blocks()[0].ops) == 1 + bool(first)
+    assert print_kernel(parse_kernel(print_kernel(kernel))) == print_kernel(kernel)
 
 
 def test_text_keeps_claims_and_odd_names() -> None:
@@ -186,6 +211,15 @@ def test_text_keeps_claims_and_odd_names() -> None:
     assert print_kernel(parsed) == text
     assert parsed.body.ops[0].origin == (("/a b", "c,d", "#e"),)
     assert parsed.body.ops[0].result.range == (0, 64)
+
+
+def test_verifier_checks_fields() -> None:
+    kernel = programs.scale()
+    load = next(op for op in kernel.walk() if isinstance(op, ops.Load))
+    load.pad = "none"  # type: ignore[assignment]
+    with pytest.raises(VerifyError, match="pad of load is 'none', and should be float") as caught:
+        verify(kernel)
+    assert "kernel scale" in caught.value.where
 
 
 def test_an_unknown_op_is_refused() -> None:

@@ -79,10 +79,6 @@ def _body(loop: ops.For, aliases: dict[Value, Value]) -> list[Op]:
         return loop.start if isinstance(atom, Scalar) and atom.value is variable else None
 
     for op in loop.body.walk():
-        for name, content in op.fields():
-            if isinstance(content, Index):
-                setattr(op, name, content.replace(leaf))
-            elif isinstance(content, tuple) and content and isinstance(content[0], Index):
-                setattr(op, name, tuple(item.replace(leaf) for item in content))
+        op.replace_indices(leaf)
     aliases[variable] = fixed
     return [start, *body]

@@ -14,9 +14,9 @@ from collections.abc import Hashable
 from typing import Any
 
 from fuser.tilegen import ops
+from fuser.tilegen.core.text import literal
 from fuser.tilegen.ir import Block, Kernel, Op, View
 from fuser.tilegen.passes.rewrite import replace_operands, stored_buffers
-from fuser.tilegen.syntax import literal
 from fuser.tilegen.value import Value
 
 COMMUTATIVE = frozenset(

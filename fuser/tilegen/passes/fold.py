@@ -65,7 +65,7 @@ class _Folder:
         kept: list[Op] = []
         for op in block.ops:
             replace_operands(op, self.aliases)
-            self.inline_indices(op)
+            op.replace_indices(self.leaf)  # index scalars and index tiles written out
             new = self.fold(op)
             if isinstance(new, Value):
                 self.aliases[op.result] = new
@@ -84,14 +84,6 @@ class _Folder:
         block.ops = kept
 
     # index expressions --------------------------------------------------------------------------
-
-    def inline_indices(self, op: Op) -> None:
-        """Rebuild the index expressions with index scalars and index tiles written out."""
-        for name, content in op.fields():
-            if isinstance(content, Index):
-                setattr(op, name, content.replace(self.leaf))
-            elif isinstance(content, tuple) and content and isinstance(content[0], Index):
-                setattr(op, name, tuple(item.replace(self.leaf) for item in content))
 
     def leaf(self, atom: Atom) -> Index | None:
         if isinstance(atom, Scalar):

@@ -11,10 +11,8 @@ import pytest
 from fuser.backend.nvptx import gpu_pass_texts, lower_to_gpu
 from fuser.backend.nvptx.emit import RULES
 from fuser.backend.nvptx.ir.layout_text import layout_text, offsets_of, runs_of
-from fuser.backend.nvptx.ir.op import Integer
-from fuser.backend.nvptx.ir.ops import ConvertLayout
-from fuser.backend.nvptx.ir.parse import parse_program
-from fuser.backend.nvptx.ir.syntax import ops_by_code
+from fuser.backend.nvptx.ir.ops import AwaitPrevious, ConvertLayout
+from fuser.backend.nvptx.ir.parse import OPS, parse_program
 from fuser.backend.nvptx.ir.text import print_program
 from fuser.backend.nvptx.layouts.layout import WarpGrid, blocked
 from fuser.base.target import SM_80, SM_90A, SM_100A, Target
@@ -85,7 +83,7 @@ def test_text_after_each_pass(name: str, golden: Golden) -> None:
 
 def test_every_op_has_a_rule() -> None:
     """But what passes have made others of."""
-    assert set(ops_by_code().values()) - {Integer, ConvertLayout} == set(RULES)
+    assert set(OPS.values()) - {ConvertLayout} == set(RULES)
 
 
 def test_ops_name_their_nodes() -> None:
@@ -124,6 +122,12 @@ def test_runs_stand_for_the_offsets() -> None:
         ("{axis = 1}", "{axle = 1}", "fold_registers has no axle"),
         (":= ctaid.x i32", ":= ctaid.w i32", "there is no integer operation 'ctaid.w'"),
         (":= ctaid.x i32", ":= ctaid.x", "ctaid.x is followed by a type"),
+        ("warps(4)", "warps()", "expected a int, found"),
+        ("launch(5, 1, 1)", "launch(5, 1)", "a launch has three extents"),
+        ("lanes (0, 4)", "lanes (0)", "expected 2 coordinates, found 1"),
+        ("write_parts @0", "write_parts 1.5", "slot of write_parts is 1.5, and should be Slot"),
+        ("write_parts @0", "write_parts @9", "there is no slot @9"),
+        ("{axis = 1}", "{axis = WarpGrid{wide = 1}}", "these are not the fields of WarpGrid"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(old: str, new: str, message: str) -> None:
@@ -131,6 +135,16 @@ def test_what_is_wrong_is_told_with_its_line(old: str, new: str, message: str) -
     with pytest.raises(ParseError, match=message) as found:
         parse_program(text.replace(old, new))
     assert found.value.where.startswith("line ")
+
+
+def test_buffers_that_an_op_names_are_those_of_the_program() -> None:
+    """A past bug: the parser left their names."""
+    text = print_program(lower_to_gpu(KERNELS["rows"](), SM_90A))
+    program = parse_program(text)
+    (wait,) = (op for op in program.walk() if isinstance(op, AwaitPrevious))
+    assert wait.buffers == tuple(program.buffers)
+    with pytest.raises(ParseError, match="there is no buffer z"):
+        parse_program(text.replace("await_previous (", "await_previous (z, "))
 
 
 def test_the_page_shows_what_is_printed() -> None:

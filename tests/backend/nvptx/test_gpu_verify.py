@@ -188,5 +188,5 @@ def test_sums_in_flight_are_not_used() -> None:
 def test_what_is_used_is_defined_before() -> None:
     program = parse_program(text_of("softmax"))
     program.body.ops.append(program.body.ops.pop(1))
-    with pytest.raises(VerifyError, match="is used before it is defined"):
+    with pytest.raises(VerifyError, match="is used where it is not defined"):
         verify(program)

@@ -12,7 +12,6 @@ Whoever needs numbers (the simulator, offsets of stages, folding) asks `evaluate
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -174,27 +173,8 @@ def conversion_problem(fn: str, type: str, to: str) -> str:
 
 # text --------------------------------------------------------------------------------------------
 
-_TEXT = re.compile(r"([\w.]+) +(i\d+)(?: +([^ ,]+(?: *, *[^ ,]+)*?))?(?: +to +(i\d+))?")
-_NUMBER, _SCALAR = re.compile(r"-?\d+"), re.compile(r"%[\w.]+")
-
 
 def text_of(fn: str, type: str, operands: Sequence[Operand], to: str = "") -> str:
-    """An operation in the text of the GPU IR; `read` reads it back."""
+    """An operation in the text of the GPU IR."""
     listed = f" {', '.join(map(str, operands))}" if operands else ""
     return f"{fn} {type}{listed} to {to}" if to else f"{fn} {type}{listed}"
-
-
-def read(text: str) -> tuple[str, str, tuple[Operand, ...], str]:
-    """(fn, type, operands, to) of a text. Raises ValueError that says what is wrong."""
-    found = _TEXT.fullmatch(text)
-    fn = text.partition(" ")[0]
-    if fn not in FUNCTIONS:
-        raise ValueError(f"there is no integer operation {fn!r}")
-    if found is None:
-        raise ValueError(f"{fn} is followed by a type, then its operands")
-    listed = found[3].replace(" ", "").split(",") if found[3] else []
-    for item in listed:
-        if not _NUMBER.fullmatch(item) and not _SCALAR.fullmatch(item):
-            raise ValueError(f"{item!r} is not a scalar or a number")
-    operands = tuple(int(item) if _NUMBER.fullmatch(item) else item for item in listed)
-    return fn, found[2], operands, found[4] or ""

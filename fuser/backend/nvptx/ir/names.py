@@ -14,10 +14,10 @@ from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.uses import defines, uses
 from fuser.backend.nvptx.ir.values import Place, Scope, Tile
 from fuser.graph.sizes import divisor, is_symbolic, same
+from fuser.tilegen.core.text import fresh, name_text
 from fuser.tilegen.facts import UNKNOWN, Fact, fact_of, set_fact
 from fuser.tilegen.index import Atom, Index, Lookup, Scalar, lookup, scalar
 from fuser.tilegen.ir import Buffer
-from fuser.tilegen.syntax import name_text
 from fuser.tilegen.value import INDEX, UNBOUNDED, TileType, Value
 
 Named = Tile | str
@@ -35,14 +35,13 @@ class Names:
         self._visit(program.head)
         self._visit(program.body)
         every = list(dict.fromkeys((*self.given, *self._made)))
-        self._order = {item: number for number, item in enumerate(every)}
         taken = {item for item in every if isinstance(item, str)}
         for tile in (item for item in every if isinstance(item, Tile)):
             base = "%" + re.sub(r"[^\w.]", "_", tile.name.removeprefix("%") or "x")
-            self._names[tile] = _fresh(base, taken)
+            self._names[tile] = fresh(base, taken)
         words: set[str] = set()
         for buffer in program.buffers:
-            self._names[buffer] = name_text(_fresh(buffer.name, words))
+            self._names[buffer] = name_text(fresh(buffer.name, words))
         self._values: dict[Named, Value] = {}
         for item in every:
             dtype, shape = (item.dtype, item.shape) if isinstance(item, Tile) else (INDEX, ())
@@ -116,11 +115,3 @@ def _either(a: Fact, b: Fact) -> Fact:
     if not is_symbolic(a[1], b[1]):
         high = max(a[1], b[1])
     return low, high, abs(divisor(a[2], b[2])) or 1
-
-
-def _fresh(base: str, taken: set[str]) -> str:
-    name, tries = base, 1
-    while name in taken:
-        name, tries = f"{base}_{tries}", tries + 1
-    taken.add(name)
-    return name

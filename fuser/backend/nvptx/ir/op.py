@@ -2,67 +2,52 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
-from typing import ClassVar
+from dataclasses import MISSING, dataclass
+from typing import Any, ClassVar
 
-from fuser.backend.nvptx.ir.values import Operand, Place, SharedTile, Slot, Tile
+from fuser.backend.nvptx.ir.values import Operand, SharedTile, Slot, Tile
+from fuser.tilegen.core.records import BlockBase, OpBase
+
+_OPERANDS = {
+    "Tile", "tuple", "str", "Slot", "SharedTile", "Operand", "Place", "Index", "Layout",
+}  # fmt: skip
+"""Words in the annotation of a field that says what an op works on."""
 
 
-@dataclass(eq=False)
-class Block:
+class Block(BlockBase["Tile | str", "Op"]):
     """Ops in order. params: what a loop hands to its body, in the order of its carried values."""
-
-    params: list[Tile | str] = field(default_factory=list)
-    ops: list[Op] = field(default_factory=list)
-
-    def walk(self) -> Iterator[Op]:
-        """Every op, outer before inner."""
-        for op in self.ops:
-            yield op
-            for block in op.blocks():
-                yield from block.walk()
 
 
 @dataclass(eq=False, kw_only=True)
-class Op:
+class Op(OpBase[Block]):
     """Base of all ops. results: tiles; names: of scalars that it gives. origin: ONNX nodes."""
 
-    opcode: ClassVar[str] = ""
     results: tuple[Tile, ...] = ()
     names: tuple[str, ...] = ()
     origin: tuple[str, ...] = ()
+
+    @classmethod
+    def kind_of(cls, name: str, annotation: str, default: Any) -> str:
+        """`carried` are the values that blocks are given; `scope` is what others refer to."""
+        nests = "Block" in cls.__annotations__.values()
+        if nests and name in ("scalars", "params"):
+            return "carried"
+        if name == "fn":
+            return "fn"
+        if annotation == "Scope":
+            return "scope"
+        if annotation == "tuple[Buffer, ...]":
+            return "buffers"
+        words = set(re.findall(r"\w+", annotation))
+        return "operand" if default is MISSING and words <= _OPERANDS else "attribute"
 
     @property
     def tile(self) -> Tile:
         """The only tile that it gives."""
         (result,) = self.results
         return result
-
-    def blocks(self) -> tuple[Block, ...]:
-        return tuple(getattr(self, name) for name in _names_of(type(self))[1])
-
-    def contents(self) -> Iterator[object]:
-        """What its fields hold, tuples taken apart."""
-        for name in _names_of(type(self))[0]:
-            content = getattr(self, name)
-            if isinstance(content, tuple | list):
-                yield from content
-            else:
-                yield content
-
-    def tiles(self) -> Iterator[Tile]:
-        """The tiles in registers that it reads."""
-        for content in self.contents():
-            if isinstance(content, Tile):
-                yield content
-            elif isinstance(content, Place):
-                if content.mask is not None:
-                    yield content.mask
-                for bound in content.scope.scalars.values():
-                    if isinstance(bound, Tile):
-                        yield bound
-                yield from content.scope.tiles.values()
 
     def slots(self) -> Iterator[Slot]:
         """The slots of shared memory that it names."""
@@ -71,21 +56,6 @@ class Op:
                 yield content
             elif isinstance(content, SharedTile):
                 yield content.slot
-
-
-_NAMES: dict[type, tuple[tuple[str, ...], tuple[str, ...]]] = {}
-
-
-def _names_of(kind: type[Op]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the own fields of a class of ops, and of those that are blocks: asking a dataclass
-    takes longer than all else that walks over programs do."""
-    if kind not in _NAMES:
-        own = [item for item in fields(kind) if item.name not in ("results", "names", "origin")]
-        _NAMES[kind] = (
-            tuple(item.name for item in own),
-            tuple(item.name for item in own if item.type == "Block"),
-        )
-    return _NAMES[kind]
 
 
 @dataclass(eq=False, kw_only=True)

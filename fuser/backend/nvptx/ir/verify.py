@@ -20,6 +20,7 @@ without data.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -32,6 +33,7 @@ from fuser.backend.nvptx.ir.uses import carried, defines, uses
 from fuser.backend.nvptx.ir.values import Place, SharedTile, Slot, Tile
 from fuser.backend.nvptx.layouts.tensor_grid import COLUMNS, MIN_COLUMNS
 from fuser.errors import VerifyError
+from fuser.tilegen.core.verify import Check, Definitions, walk
 
 REGISTERS = 65536
 """Of a multiprocessor."""
@@ -42,8 +44,8 @@ MIN_REGISTERS, MOST_REGISTERS, REGISTER_STEP = 24, 256, 8
 def verify(program: Program) -> None:
     """Raises VerifyError, which names the op, for what does not hold. What `raw` code defines is
     taken to be there."""
-    checks = [
-        _Names(program),
+    checks: list[Check] = [
+        _Definitions(program),
         _Integers(),
         _Layouts(program),
         _Slots(),
@@ -54,77 +56,43 @@ def verify(program: Program) -> None:
     ]
     if any(isinstance(op, ops.AwaitPrevious) for op in program.body.walk()):
         checks.append(_Previous(program))
-    _walk(program, program.head, checks[:2])
-    _walk(program, program.body, checks)
+    where = functools.partial(print_op, program)
+    walk(program.head, checks[:2], where)
+    walk(program.body, checks, where)
     for check in checks:
         check.end()
 
 
-class _Check:
-    """Sees every op in order, and the ends of blocks."""
+class _Definitions(Definitions):
+    """What no op defines is a parameter of the kernel, if it is a scalar."""
 
-    def op(self, op: Op) -> None: ...
-
-    def enter(self, op: Op) -> None: ...
-
-    def leave(self, op: Op) -> None: ...
-
-    def end(self) -> None: ...
-
-
-def _walk(program: Program, block: Block, checks: Iterable[_Check]) -> None:
-    every = list(checks)
-    for op in block.ops:
-        try:
-            for check in every:
-                check.op(op)
-            for inner in op.blocks():
-                for check in every:
-                    check.enter(op)
-                _walk(program, inner, every)
-                for check in every:
-                    check.leave(op)
-            if op.blocks():
-                for check in every:
-                    if isinstance(check, _Flights):
-                        check.after(op)
-        except VerifyError as error:
-            if error.where:
-                raise
-            raise VerifyError(error.what, where=print_op(program, op)) from None
-
-
-class _Names(_Check):
     def __init__(self, program: Program) -> None:
-        self.known: list[set[Tile | str]] = [set()]
+        super().__init__()
         self.made = {item for op in program.walk() for item in defines(op)}
 
-    def op(self, op: Op) -> None:
+    def uses(self, op: Op) -> Iterator[Tile | str]:
         for item in uses(op):
-            # what no op defines is a parameter of the kernel
-            if isinstance(item, Tile) and item not in self.made:
-                raise VerifyError(f"{item.name or 'a tile'} is defined nowhere")
-            if isinstance(item, Tile | str) and item in self.made and not self._knows(item):
-                name = item if isinstance(item, str) else item.name
-                raise VerifyError(f"{name} is used before it is defined")
-        self.known[-1].update((*op.results, *op.names))
-        self.known[-1].update(item for item in carried(op) if isinstance(item, str))
+            if isinstance(item, Tile) or (isinstance(item, str) and item in self.made):
+                yield item
 
-    def enter(self, op: Op) -> None:
-        self.known.append({*carried(op), *(p for b in op.blocks() for p in b.params)})
+    def params(self, op: Op, block: Block) -> Iterable[Tile | str]:
+        return (*carried(op), *block.params)
 
-    def leave(self, op: Op) -> None:
-        found = self.known.pop()
-        if isinstance(op, ops.For) and op.certain:  # those of the last iteration stay
-            self.known[-1].update(item for item in found if isinstance(item, str))
-        if isinstance(op, ops.While):  # the body is after the head
-            self.known[-1].update(found)
+    def results(self, op: Op) -> Iterable[Tile | str]:
+        return (*op.results, *op.names, *(item for item in carried(op) if isinstance(item, str)))
 
-    def _knows(self, item: Tile | str) -> bool:
-        return any(item in names for names in self.known)
+    def lasting(self, op: Op, found: Iterable[Tile | str]) -> Iterable[Tile | str]:
+        """The body of a while is after its head; scalars of a last iteration stay."""
+        if isinstance(op, ops.While):
+            return found
+        certain = isinstance(op, ops.For) and op.certain
+        return (item for item in found if certain and isinstance(item, str))
+
+    def text(self, item: Tile | str) -> str:
+        return item if isinstance(item, str) else item.name or "a tile"
 
 
-class _Integers(_Check):
+class _Integers(Check):
     """types: of the scalars that ops give, by name; of others nothing is known."""
 
     def __init__(self) -> None:
@@ -159,7 +127,7 @@ class _Integers(_Check):
         self.types.update(dict.fromkeys(op.names, result))
 
 
-class _Layouts(_Check):
+class _Layouts(Check):
     def __init__(self, program: Program) -> None:
         self.program = program
 
@@ -212,7 +180,7 @@ class _Layouts(_Check):
             raise VerifyError(f"the warps want {total} registers, there are {have}")
 
 
-class _Slots(_Check):
+class _Slots(Check):
     def __init__(self) -> None:
         self.live: dict[Slot, None] = {}
         self.seen: set[Slot] = set()
@@ -243,7 +211,7 @@ class _Slots(_Check):
         self.seen.add(slot)
 
 
-class _Barriers(_Check):
+class _Barriers(Check):
     """Barriers by the slot that they are in: addresses in it differ at run time."""
 
     def __init__(self, program: Program) -> None:
@@ -276,7 +244,7 @@ class _Barriers(_Check):
             raise VerifyError(f"nobody expects bytes on a barrier in @{slot.number}")
 
 
-class _Copies(_Check):
+class _Copies(Check):
     """By slot, what has happened since copies into it were issued first: nothing, a wait, and a
     barrier after it. Stages of one slot are not told apart."""
 
@@ -299,7 +267,7 @@ class _Copies(_Check):
                     raise VerifyError(f"there is no {missing} after the copies into @{slot.number}")
 
 
-class _Flights(_Check):
+class _Flights(Check):
     """Tiles that a matmul in flight still writes: how many groups were committed before it."""
 
     def __init__(self) -> None:
@@ -308,8 +276,8 @@ class _Flights(_Check):
 
     def op(self, op: Op) -> None:
         if not isinstance(op, ops.Yield | ops.Wgmma | ops.WgmmaWait | ops.For | ops.While):
-            for tile in op.tiles():
-                if tile in self.flying:
+            for tile in uses(op):
+                if isinstance(tile, Tile) and tile in self.flying:
                     raise VerifyError(f"{tile.name} is used before the wait that gives it")
         self.advance(op)
         if isinstance(op, ops.For | ops.While):
@@ -350,7 +318,7 @@ class _Flights(_Check):
                 self.hand(op.results, end.values)
 
 
-class _TensorMemory(_Check):
+class _TensorMemory(Check):
     """Of each slot that stands for tensor memory. columns: that it has; ready: whether its address
     was read; pending: "commit" or "wait", what is missing before threads read sums."""
 
@@ -404,7 +372,7 @@ class _TensorMemory(_Check):
             raise VerifyError("columns of tensor memory are not given back")
 
 
-class _Previous(_Check):
+class _Previous(Check):
     """Whether all threads that are here have waited for the previous kernel. What is waited for
     inside of a loop, a branch or a role is not after it."""
 
@@ -427,10 +395,10 @@ class _Previous(_Check):
             if buffer.role != "constant":
                 raise VerifyError(f"{buffer.name} is touched before the previous kernel has ended")
 
-    def enter(self, op: Op) -> None:
+    def enter(self, op: Op, block: Block) -> None:
         self.over.append(self.over[-1])
 
-    def leave(self, op: Op) -> None:
+    def leave(self, op: Op, block: Block) -> None:
         self.over.pop()
 
 
