@@ -61,7 +61,7 @@ def candidates(target: Target, problem: Problem) -> Iterator[Schedule]:
     p = replace(p, streamed=streamed)
     # with a short k the output dominates, and several blocks a multiprocessor hide it
     most = 1 << 12 if p.k <= 64 else 1 << 13 if p.k <= 512 else 3 << 13
-    for rows, columns in CONV_TILES if p.bits == 16 else WIDE_TILES:
+    for rows, columns in CONV_TILES if p.bits == 16 else WIDE_TILES[:-1]:
         three = rows == TALL[0]
         if not has_room(target, rows, columns) or (three and not wgmma):
             continue

@@ -45,7 +45,11 @@ def tiles_of(target: Target, problem: Problem) -> Iterator[tuple[int, int]]:
         # three warp groups have room for one accumulator; two of 96 columns fill their registers
         fits = rows * wide <= most or (copied and wide <= 192)
         stages = 2 * stage_bytes(problem, rows, columns, depth_of(problem))
-        if (columns == 96 and wide != 192) or 0 < target.shared_bytes < stages:
+        if (
+            (columns == 96 and wide != 192)
+            or (columns == 16 == wide)
+            or 0 < target.shared_bytes < stages
+        ):
             continue
         if wide <= MAX_COLUMNS and fits and has_room(target, rows, columns):
             yield rows, columns
