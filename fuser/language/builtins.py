@@ -109,9 +109,9 @@ def _zeros_like(e: Emitter, input: Any) -> Tensor:
 
 
 @builtin("to_tensor")
-def _to_tensor(e: Emitter, value: Any) -> Any:
+def _to_tensor(e: Emitter, x: Any) -> Any:
     """A number as a tensor."""
-    return value if isinstance(value, Tensor | Pointer | Choice) else as_tensor(e, value)
+    return x if isinstance(x, Tensor | Pointer | Choice) else as_tensor(e, x)
 
 
 @builtin("cast", "to", method=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from fuser.dtypes import f64, i32, i64
 from fuser.language import narrow, shapes
-from fuser.language.arithmetic import as_tensor, binary, cast, to_bool, unary
+from fuser.language.arithmetic import as_tensor, binary, cast, compare, to_bool, unary
 from fuser.language.emitter import Emitter
 from fuser.language.folds import folded
 from fuser.language.registry import builtin
@@ -118,3 +118,12 @@ def device_assert(e: Emitter, cond: Any, msg: Any = "", mask: Any = None) -> Non
             number = binary(e, "+", number, part)
     told = binary(e, "*", any_bad, number)
     e.builder.atomic("max", _counter(e, reports, site.number), (), e.value_of(as_tensor(e, told)))
+
+
+@builtin("expect_zero")
+def expect_zero(e: Emitter, x: Any, mask: Any) -> Any:
+    """x, of which 0 is expected where the mask is true: asserted in a launch with debug=True."""
+    unmasked = unary(e, "not", to_bool(e, as_tensor(e, mask)))
+    held = binary(e, "|", compare(e, "==", as_tensor(e, x), 0), unmasked)
+    device_assert(e, held, "expect_zero: not 0 where the mask is true")
+    return x

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fuser.triton.absent import function
+from fuser.triton.absent import names
 from fuser.triton.backends.compiler import FuserBackend
 from fuser.triton.errors import PTXASError
 from fuser.triton.targets import GPUTarget
@@ -35,8 +35,12 @@ class CUDABackend(FuserBackend):
         return CUDAOptions(**{name: value for name, value in options.items() if name in known})
 
 
-get_ptxas = function(
-    "get_ptxas", "fuser hands PTX to the CUDA driver, not to ptxas", 'kernel.asm["ptx"] has it'
+__getattr__ = names(
+    __name__,
+    "file_hash get_features get_llvm_flags get_ptx_version_from_options get_ptxas "
+    "get_ptxas_version min_dot_size ptx_get_version sm_arch_from_capability",
+    "fuser hands PTX to the CUDA driver, not to ptxas",
+    'kernel.asm["ptx"] has it',
 )
 
-__all__ = ["CUDABackend", "CUDAOptions", "PTXASError", "get_ptxas"]
+__all__ = ["CUDABackend", "CUDAOptions", "PTXASError"]
