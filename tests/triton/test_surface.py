@@ -8,7 +8,9 @@ import importlib
 import inspect
 import json
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -324,6 +326,16 @@ def test_kernels_of_gluon_are_refused_by_name() -> None:
         with pytest.raises(FuserError, match="of_gluon is a Gluon kernel"):
             use()
     assert of_gluon.is_gluon() and not caller.is_gluon() and not x.any()
+
+
+def test_a_module_has_one_identity() -> None:
+    for name in MODULES:
+        module, parts = module_of(name), name.split(".")
+        assert sys.modules[f"fuser.{name}"] is module
+        above = sys.modules["fuser." + ".".join(parts[:-1])] if len(parts) > 1 else None
+        own = getattr(above, parts[-1], module)
+        if isinstance(own, ModuleType):  # `triton.runtime.driver` is an object, `scope` a class
+            assert own is module, name
 
 
 def test_layouts_of_modules_are_made_and_not_used() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from fuser.language.aggregates import aggregate
-from fuser.triton import gluon
+from fuser.triton import gluon as _gluon
 from fuser.triton.absent import modules
 from fuser.triton.constexprs import constexpr_function, must_use_result
 
@@ -13,10 +13,10 @@ modules(
     __name__,
     "gluon gluon.amd gluon.amd.cdna5 gluon.amd.gfx1250 gluon.nvidia gluon.nvidia.blackwell "
     "gluon.nvidia.hopper",
-    gluon.WHY,
-    gluon.HINT,
+    _gluon.WHY,
+    _gluon.HINT,
 )
-modules(__name__, "gluon.language", gluon.WHY, gluon.HINT, gluon.of_language)
+modules(__name__, "gluon.language", _gluon.WHY, _gluon.HINT, _gluon.of_language)
 modules(
     f"{__name__}.gluon.language",
     "amd amd.cdna3 amd.cdna4 amd.cdna4.async_copy amd.cdna5 amd.cdna5.async_copy amd.cdna5.cluster "
@@ -25,8 +25,8 @@ modules(
     "nvidia.ampere.mbarrier nvidia.blackwell nvidia.blackwell.clc nvidia.blackwell.tma "
     "nvidia.hopper nvidia.hopper.cluster nvidia.hopper.mbarrier nvidia.hopper.tma nvidia.rubin "
     "nvidia.rubin.mbarrier",
-    gluon.WHY,
-    gluon.HINT,
+    _gluon.WHY,
+    _gluon.HINT,
 )
 modules(
     __name__,
@@ -35,6 +35,6 @@ modules(
     "launch with check=True, which finds races and reads outside of arrays",
 )
 vars(sys.modules[f"{__name__}.gluon"]).update(
-    GluonJITFunction=gluon.GluonJITFunction, aggregate=aggregate,
-    constexpr_function=constexpr_function, jit=gluon.jit, must_use_result=must_use_result,
+    GluonJITFunction=_gluon.GluonJITFunction, aggregate=aggregate,
+    constexpr_function=constexpr_function, jit=_gluon.jit, must_use_result=must_use_result,
 )  # fmt: skip
