@@ -18,6 +18,7 @@ from fuser.errors import UsageError
 from fuser.language.blocks import Block
 from fuser.language.functions import Function
 from fuser.language.outside import Outside
+from fuser.language.tensors import unwrap
 
 if TYPE_CHECKING:  # the compiler and LLVM load at the first launch
     from fuser.language.arguments import Arguments
@@ -40,6 +41,8 @@ OPTIONS = (
     "check", "deterministic",
 )  # fmt: skip
 """Keywords of a launch that are no arguments of the kernel."""
+MOST_WARPS = 32
+"""Of a block of threads."""
 MOST_SMALL = 8
 """Launches too small to choose the extents of blocks by; then the defaults stay."""
 
@@ -188,8 +191,8 @@ class KernelFunction(Function):
             ) from None
         bound.apply_defaults()
         options = Options(
-            num_warps=int(asked.get("num_warps") or 4),
-            num_stages=int(asked.get("num_stages") or 3),
+            num_warps=_whole(asked, "num_warps", 4, MOST_WARPS),
+            num_stages=_whole(asked, "num_stages", 3),
             debug=bool(asked.get("debug", False)),
             check=_check_of(asked.get("check")),
             deterministic=bool(asked.get("deterministic", False)),
@@ -250,6 +253,20 @@ def _always_checked() -> bool:
     return Config.from_environment().check
 
 
+def _whole(asked: dict[str, Any], name: str, default: int, most: int = 0) -> int:
+    """An option that is a whole number from 0 on, where 0 and None are the default; most: one that
+    is a power of 2 up to that. Raises UsageError."""
+    value = unwrap(asked.get(name))
+    try:
+        number = default if value is None else operator.index(value) or default
+    except TypeError:
+        number = -1
+    if number < 0 or (most and (number & (number - 1) or number > most)):
+        what = f"a power of 2 up to {most}" if most else "a whole number from 0 on"
+        raise UsageError(f"{name}={value!r}", hint=f"it is {what}")
+    return number
+
+
 def _check_of(asked: Any) -> Check:
     if asked is None:
         return _always_checked()
@@ -260,7 +277,16 @@ def _check_of(asked: Any) -> Check:
 
 def grid_of(grid: Grid, bound: dict[str, Any]) -> tuple[int, ...]:
     """1 to 3 numbers of programs. Raises UsageError."""
-    found = grid(bound) if callable(grid) else grid
+    try:
+        found = grid(bound) if callable(grid) else grid
+    except KeyError as error:
+        name = error.args[0] if error.args else None
+        if name in bound or not isinstance(name, str):
+            raise
+        raise UsageError(
+            f"the grid asks for {name!r}, which is no argument of the kernel",
+            hint=f"its arguments: {', '.join(bound)}",
+        ) from error
     items = tuple(found) if isinstance(found, tuple | list) else (found,)
     if not 1 <= len(items) <= 3:
         raise UsageError(f"a grid of {len(items)} axes", hint="it has 1 to 3")
