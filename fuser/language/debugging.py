@@ -8,13 +8,22 @@ from typing import Any
 
 from fuser.dtypes import f64, i32, i64
 from fuser.language import narrow, shapes
-from fuser.language.arithmetic import as_tensor, binary, cast, compare, to_bool, unary
+from fuser.language.arithmetic import (
+    arithmetic,
+    as_tensor,
+    binary,
+    cast,
+    compare,
+    operands,
+    to_bool,
+    unary,
+)
 from fuser.language.emitter import Emitter
 from fuser.language.folds import folded
 from fuser.language.registry import builtin
 from fuser.language.sites import HEADER, MOST_SITES, AssertSite, PrintSite, Reports
 from fuser.language.tensors import Tensor
-from fuser.language.types import int32
+from fuser.language.types import int32, int64, uint64
 from fuser.tilegen.index import Index, axis, scalar
 from fuser.tilegen.ir import Buffer
 from fuser.tilegen.value import Value
@@ -118,6 +127,32 @@ def device_assert(e: Emitter, cond: Any, msg: Any = "", mask: Any = None) -> Non
             number = binary(e, "+", number, part)
     told = binary(e, "*", any_bad, number)
     e.builder.atomic("max", _counter(e, reports, site.number), (), e.value_of(as_tensor(e, told)))
+
+
+WIDEST = 64
+"""Bits of integers, from which on no wider one says whether a result fits."""
+
+
+def checked(e: Emitter, op: str, a: Any, b: Any, found: Any) -> Any:
+    """found, which is `a op b`: a launch that asks for it raises where the true number of +, - or *
+    does not fit the integer type. What is known to fit, as most of what addresses are made of,
+    needs no check; a function of single elements runs where no element asks for it."""
+    if not e.options.get("overflow") or e.pointwise or not isinstance(found, Tensor):
+        return found
+    kind = found.dtype
+    if op not in "+-*" or not kind.is_int() or kind.is_bool() or kind.bits >= WIDEST:
+        return found
+    if found.index is not None or found.literal is not None:
+        return found
+    unsigned = op == "*" and kind.is_int_unsigned()
+    wide = uint64 if unsigned else int64
+    x, y = (cast(e, item, wide) for item in operands(e, a, b, op))
+    true = arithmetic(e, op, x, y)
+    held = compare(e, "<=", true, kind.get_int_max_value())
+    if not unsigned:
+        held = binary(e, "&", held, compare(e, ">=", true, kind.get_int_min_value()))
+    device_assert(e, held, f"{kind} overflow detected for operation {op}")
+    return found
 
 
 @builtin("expect_zero")

@@ -31,8 +31,14 @@ if TYPE_CHECKING:  # the compiler and LLVM load at the first launch
 _log = logging.getLogger("fuser.recompiles")
 Grid = Sequence[int] | Callable[[dict[str, Any]], Sequence[int] | int] | int
 
-KEY = ("the grid (2: two and more programs)", "num_warps", "num_stages", "debug", "deterministic",
-       "enable_fp_fusion", "the device")  # fmt: skip
+COMPILED_FOR = {
+    "num_warps": "num_warps", "num_stages": "num_stages", "debug": "debug",
+    "deterministic": "deterministic", "fp_fusion": "enable_fp_fusion",
+    "overflow": "sanitize_overflow", "num_ctas": "num_ctas", "maxnreg": "maxnreg",
+    "launch_pdl": "launch_pdl",
+}  # fmt: skip
+"""The options that code is compiled for, and the keyword of each."""
+KEY = ("the grid (2: two and more programs)", *COMPILED_FOR.values(), "the device")
 """What a compile is for beside its arguments, in the order of the keys."""
 OPTIONS = (
     "num_warps", "num_stages", "num_ctas", "maxnreg", "debug", "enable_fp_fusion", "launch_pdl",
@@ -41,8 +47,8 @@ OPTIONS = (
     "check", "deterministic",
 )  # fmt: skip
 """Keywords of a launch that are no arguments of the kernel."""
-MOST_WARPS = 32
-"""Of a block of threads."""
+MOST_WARPS, MOST_CTAS = 32, 16
+"""Of a block of threads, and blocks of a cluster."""
 MOST_SMALL = 8
 """Launches too small to choose the extents of blocks by; then the defaults stay."""
 
@@ -197,6 +203,10 @@ class KernelFunction(Function):
             check=_check_of(asked.get("check")),
             deterministic=bool(asked.get("deterministic", False)),
             fp_fusion=asked.get("enable_fp_fusion") is not False,
+            overflow=bool(asked.get("debug")) and self._finds_overflow(asked),
+            num_ctas=_whole(asked, "num_ctas", 1, MOST_CTAS),
+            maxnreg=_whole(asked, "maxnreg", 0),
+            launch_pdl=bool(asked.get("launch_pdl", False)),
         )
         arguments = {
             name: self._extents[name] if isinstance(value, Block) else value
@@ -204,11 +214,17 @@ class KernelFunction(Function):
         }
         return arguments, options
 
+    def _finds_overflow(self, asked: dict[str, Any]) -> bool:
+        """Whether integers that do not fit are errors of a debug launch: in the spelling where they
+        wrap, unless the launch says otherwise."""
+        wanted = asked.get("sanitize_overflow")
+        return bool(self.options.get("wraps") if wanted is None else wanted)
+
     def variant(self, found: Arguments, grid: Sequence[int], options: Options) -> Variant:
         """The variant for a launch, compiled now if there is none."""
         shape = tuple(min(extent, 2) for extent in (max(1, extent) for extent in grid))
-        key = (tuple(found.classes.values()), shape, options.num_warps, options.num_stages,
-               options.debug, options.deterministic, options.fp_fusion, found.device)  # fmt: skip
+        told = (getattr(options, name) for name in COMPILED_FOR)
+        key = (tuple(found.classes.values()), shape, *told, found.device)
         with self._lock:
             variants = self.variants.setdefault(key, [])
             reasons = []

@@ -13,7 +13,7 @@ from fuser.triton.targets import GPUTarget
 
 @dataclass(frozen=True)
 class CUDAOptions:
-    """Options of a launch on a GPU. num_ctas, maxnreg, launch_pdl are kept and change nothing."""
+    """Options of a launch on a GPU, as `kernel[grid](..., num_warps=8)` takes them."""
 
     num_warps: int = 4
     num_stages: int = 3
