@@ -31,6 +31,8 @@ from fuser.tilegen.verify import verify
 SMALL_BYTES = (1 << 31) - 1
 """Memory whose byte offsets fit 32 bits."""
 LARGE_BYTES = 1 << 46
+FP8_PRODUCTS = 89
+"""The compute capability from which GPUs multiply 8-bit floats."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,13 @@ class Options:
     maxnreg: int = 0
     launch_pdl: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def on(self, target: Target) -> Options:
+        """With what the language may ask of a target."""
+        if not target.is_cuda:
+            return self
+        known = {"gpu": True, "fp8_products": target.sm >= FP8_PRODUCTS}
+        return replace(self, extra={**self.extra, **known})
 
 
 @dataclass(eq=False)

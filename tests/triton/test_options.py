@@ -48,7 +48,7 @@ SQUARES = tuple(np.zeros((64, 64), np.float16) for _ in range(3))
 CASES = [(softmax, ROWS, 4096), (product, SQUARES, 64)]
 
 
-@pytest.mark.parametrize("target", [SM_80, SM_90A], ids=str)
+@pytest.mark.parametrize("target", [SM_80, SM_90A], ids=lambda target: target.arch)
 @pytest.mark.parametrize(("kernel", "arrays", "n"), CASES)
 def test_maxnreg_bounds_registers(kernel: Any, arrays: Any, n: int, target: Any) -> None:
     plain = ptx_of(kernel, target, (64,), *arrays, N=n)
