@@ -11,8 +11,13 @@ import pytest
 import fuser.triton as triton
 import fuser.triton.language as tl
 from fuser.base.target import SM_80, SM_90A
-from fuser.errors import LanguageError
+from fuser.dtypes import f32
+from fuser.errors import LanguageError, UnsupportedError
 from fuser.language.compile import Options
+from fuser.tilegen.builder import Builder
+from fuser.tilegen.index import axis
+from fuser.tilegen.interpret import run
+from fuser.tilegen.verify import verify
 from tests.language.launching import DEVICES, launch
 from tests.triton.test_options import ptx_of
 
@@ -168,3 +173,16 @@ def test_what_is_none(case: str, message: str) -> None:
 
 def test_targets_say_what_they_are() -> None:
     assert Options().on(SM_80).extra["gpu"] and not Options().extra
+
+
+def test_the_interpreter_has_no_meaning_for_it() -> None:
+    b = Builder("k")
+    source, out = b.buffer("x", f32, 16), b.buffer("out", f32, 16, role="output")
+    here = (axis(0, 16),)
+    given = b.load(b.view(source, (16,)), here, (16,))
+    (made,) = b.assembly("x", "=f,f", [given], [f32], 1)
+    b.store(b.view(out, (16,)), here, made)
+    kernel = b.build()
+    verify(kernel)
+    with pytest.raises(UnsupportedError, match="assembly"):
+        run(kernel, {name: np.zeros(16, np.float32) for name in ("x", "out")})
