@@ -156,6 +156,49 @@ def test_overflow_is_an_error_of_a_debug_launch(op: str, dtype: str) -> None:
 
 
 @triton.jit
+def single(x, y, out, OP: tl.constexpr):
+    if OP == "+":
+        tl.store(out, tl.load(x) + tl.load(y))
+    elif OP == "-":
+        tl.store(out, tl.load(x) - tl.load(y))
+    elif OP == "*":
+        tl.store(out, tl.load(x) * tl.load(y))
+    elif OP == "twice":
+        a = tl.load(x)
+        tl.store(out, a + a)
+    elif OP == "constant":
+        tl.store(out, tl.load(x) * 3)
+    elif OP == "after":
+        tl.store(out, tl.load(x) * tl.load(y) // 2 + tl.load(x))
+    else:
+        total = tl.load(x)
+        for _ in range(4):
+            total += tl.load(y)
+        tl.store(out, total)
+
+
+@pytest.mark.parametrize(
+    ("op", "first", "second", "fits"),
+    [("+", -(2**31), -1, False), ("+", 2**31 - 1, 1, False), ("+", -(2**31), 2, True),
+     ("-", -(2**31), 1, False), ("-", 2**31 - 1, 1, True), ("*", 2**30, 4, False),
+     ("*", -(2**30), 2, True), ("*", -(2**30), -2, False), ("twice", 2**30, 0, False),
+     ("twice", -(2**30), 0, True), ("constant", 2**30, 0, False), ("constant", 2**29, 0, True),
+     ("after", 2**20, 2**11, False), ("after", 3, 4, True), ("loop", 2**30, 2**28, False),
+     ("loop", 2**30, 2**27, True)],
+)  # fmt: skip
+def test_single_numbers_overflow_too(op: str, first: int, second: int, fits: bool) -> None:
+    x, y, out = (np.array([item], np.int32) for item in (first, second, 0))
+    if fits:
+        single[(1,)](x, y, out, op, debug=True)
+    else:
+        single[(1,)](x, y, out, op)  # wraps
+        with pytest.raises(RuntimeError, match="device-side assert"):
+            single[(1,)](x, y, out, op, debug=True)
+        with pytest.raises(DeviceAssertionError, match="int32 overflow detected"):
+            single[(1,)](x, y, out, op, debug=True)
+
+
+@triton.jit
 def places(x, out, n, B: tl.constexpr):
     at = tl.program_id(0) * B + tl.arange(0, B)
     rows = at // 4
