@@ -100,6 +100,19 @@ class Map(Op):
 
 
 @dataclass(eq=False, kw_only=True)
+class Assembly(Map):
+    """The user's instructions, on `pack` registers at a time: see the Tile IR's `assembly`."""
+
+    opcode: ClassVar[str] = "assembly"
+    fn: str = "assembly"
+    text: str
+    constraints: str
+    pack: int
+    kinds: tuple[str, ...]
+    which: int
+
+
+@dataclass(eq=False, kw_only=True)
 class ScaledMap(Op):
     """fn(x * scale), in a form of less accuracy or range than `map` has (elementwise.py)."""
 
