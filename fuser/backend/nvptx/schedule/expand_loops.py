@@ -133,6 +133,9 @@ class _Expansion:
     def run(self) -> dict[int, list[Op]]:
         """Change the loop, and give what belongs before it and after it."""
         loop = self.loop
+        given = {*loop.scalars[1:], *loop.params}
+        early = self.made_of(self.early)
+        assert not any(given & read_by(op) for op in early), "an early op reads what is carried"
         self.count_waits()
         depths = sorted({-op.stage for op in self.early})
         for turn in range(max(depths, default=0)):
