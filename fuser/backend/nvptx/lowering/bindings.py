@@ -46,13 +46,13 @@ class Bindings(Generic[Entry]):
     def apart(self, kept: Iterable[Value] = ()) -> Iterator[None]:
         """Code of other threads, in which nothing is bound yet but what is kept."""
         values = self.values
-        self.values = {value: values[value] for value in kept}
+        self.restart(kept)
         yield
         self.values = values
 
-    def restart(self) -> None:
-        """Another program: nothing is bound yet."""
-        self.values = {}
+    def restart(self, kept: Iterable[Value] = ()) -> None:
+        """Another program: nothing is bound yet but what is kept."""
+        self.values = {value: self.values[value] for value in kept}
 
     @contextmanager
     def strips(self) -> Iterator[Strips[Entry]]:

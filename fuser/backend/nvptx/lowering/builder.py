@@ -3,39 +3,22 @@ other of the kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from fuser.backend.module import TensorMap
 from fuser.backend.nvptx.analysis.decisions import Decisions
 from fuser.backend.nvptx.cluster.cluster import Cluster
 from fuser.backend.nvptx.cluster.multicast import MulticastCluster
-from fuser.backend.nvptx.ir.values import Operand, Slot, Tile
+from fuser.backend.nvptx.ir.values import Slot, Tile
 from fuser.backend.nvptx.layouts.assignment import Assignment
 from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.schedule.producer_ring import Channel, Stream
 from fuser.backend.nvptx.tile_scheduler.raster import ProgramOrder
+from fuser.backend.nvptx.tile_scheduler.tile_scheduler import TileScheduler
 from fuser.base.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block, Buffer, Kernel, Op
 from fuser.tilegen.value import Value
-
-
-class WorkUnits(Protocol):
-    """What stream-k (tile_scheduler/stream_k.py) gives to loops and to the tile scheduler."""
-
-    blocks_per_sm: int
-
-    def begin(self) -> None: ...
-
-    def bounds(self, start: Operand) -> tuple[Operand, Operand]: ...
-
-    def complete(self, finals: list[Tile]) -> list[Tile]: ...
-
-    def each_work_unit(
-        self, consumer_groups: int, emit: Callable[[], None], last: Callable[[], None] | None = None
-    ) -> None: ...
 
 
 @dataclass
@@ -87,7 +70,7 @@ class Builder(Recording):
         self.producer = ProducerState()
         self.needs = Needs()
         self.decisions = Decisions()
-        self.stream_k: WorkUnits | None = None
+        self.scheduler = TileScheduler()
         self.piped: set[ops.Load] = set()
         self.direct: set[ops.Load] = set()
         self.copies_pending = False

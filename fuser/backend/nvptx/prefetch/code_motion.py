@@ -47,23 +47,25 @@ def take(
 
 
 def movable(
-    loop: ops.For, room: int, wanted: Callable[[ops.Load], bool]
+    loop: ops.For, room: int, wanted: Callable[[ops.Load], bool], *, chained: bool
 ) -> tuple[list[ops.Load], dict[Op, None]]:
     """Loads of a loop that depend on its variable alone and can be done in another iteration, in so
-    many registers per thread; and with what they are made of."""
+    many registers per thread; and with what they are made of. chained: also from places that are
+    among them."""
     makers, moved = makers_of(loop.body.ops), dict[Op, None]()
     others = {*loop.scalars[1:], *loop.params}
     loads: list[ops.Load] = []
     for op in loop.body.ops if step_of(loop) else ():
         if not isinstance(op, ops.Load) or not op.constant or op.where is not None:
             continue
-        size, found = words_of(op.tile, op), dict(moved)
+        size = words_of(op.tile, op)
+        found = {item: None for item in moved if chained or not isinstance(item, ops.Load)}
         if size > room or not wanted(op) or not take(op, makers, found):
             continue
         if any(others & read_by(item) for item in found):
             continue
         room -= size
-        moved = found
+        moved |= found
         loads.append(op)
     return loads, moved
 

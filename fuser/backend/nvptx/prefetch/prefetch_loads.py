@@ -63,10 +63,14 @@ def _ahead(loop: ops.For) -> int:
     """Let the loads of a loop go an iteration ahead, and two iterations be one; how many."""
     if not loop.certain:
         return 0
-    loads, _ = movable(loop, MAX_WORDS, lambda load: load.at.access.view.buffer.role == "constant")
+    loads, _ = movable(loop, MAX_WORDS, _is_constant, chained=True)
     for load in loads:
         load.stage, loop.unroll = -1, 2
     return len(loads)
+
+
+def _is_constant(load: ops.Load) -> bool:
+    return load.at.access.view.buffer.role == "constant"
 
 
 __all__ = ["prefetch_loads"]

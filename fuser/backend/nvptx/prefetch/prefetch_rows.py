@@ -46,7 +46,8 @@ def prefetch_rows(
     if not any(isinstance(op, _FOLDS) for op in body) or any(op.blocks() for op in body):
         return 0
     each = min(MAX_REGISTERS, REGISTERS // program.threads)
-    kept, _ = movable(loop, min(most, (each - _held(loop)) // SHARE), lambda load: True)
+    room = min(most, (each - _held(loop)) // SHARE)
+    kept, _ = movable(loop, room, lambda load: True, chained=False)
     room = shared_bytes // max(BLOCKS, program.resident)
     room -= sum(slot.bytes for slot in program.slots)
     copied, moved = _copied(program, loop, set(kept), room)
@@ -89,7 +90,7 @@ def _copied(
         taken += _bytes(program, load)
         return taken <= room
 
-    return movable(loop, 1 << 31, wanted)
+    return movable(loop, 1 << 31, wanted, chained=False)
 
 
 def _through_shared(
