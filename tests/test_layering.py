@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+from collections.abc import Iterator
 from pathlib import Path
 
 import networkx as nx
@@ -20,8 +21,12 @@ LEVELS = (
 """From the bottom: what a room may import lies below it, in its own level or in itself."""
 MOST_ENTRIES = 21
 FRONT_ENDS = ("onnx", "torch", "numpy")
+GPU = "backend.nvptx."
+MAX_ATTRIBUTES = 32
+MAX_FOREIGN_ASSIGNMENTS = 160
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
     """Every module by its dotted name without "fuser."."""
     found = {}
@@ -92,3 +97,123 @@ def test_no_module_is_in_a_circle() -> None:
         sorted(names) for names in nx.strongly_connected_components(graph()) if len(names) > 1
     ]
     assert not circles
+
+
+# what functions of the GPU back end are passed ----------------------------------------------------
+
+
+@functools.cache
+def tree(name: str) -> ast.Module:
+    return ast.parse(modules()[name].read_text())
+
+
+@functools.cache
+def scope(name: str) -> dict[str, tuple[str, str]]:
+    """The classes that a module names, its own and imported ones, as (module, class)."""
+    found = {
+        alias.asname or alias.name: (node.module.removeprefix("fuser."), alias.name)
+        for node in ast.walk(tree(name))
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
+    own = [node.name for node in tree(name).body if isinstance(node, ast.ClassDef)]
+    return found | {each: (name, each) for each in own}
+
+
+def class_of(name: str, at: ast.expr) -> tuple[str, str] | None:
+    """The class that an expression of a module names, with the module that defines it."""
+    match at:
+        case ast.Name(id=known):
+            return scope(name).get(known)
+        case ast.Attribute(value=ast.Name(id=module), attr=known):
+            above, within = scope(name).get(module, ("", ""))
+            return f"{above}.{within}", known
+        case ast.Subscript(value=generic):
+            return class_of(name, generic)
+    return None
+
+
+def declared(node: ast.ClassDef) -> set[str]:
+    """Fields, properties, and what methods assign to `self`."""
+    fields = {
+        item.target.id
+        for item in node.body
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+    }
+    methods = [item for item in node.body if isinstance(item, ast.FunctionDef)]
+    properties = {
+        item.name
+        for item in methods
+        if {"property", "cached_property"} & {ast.unparse(by) for by in item.decorator_list}
+    }
+    assigned = {at.attr for item in methods for at in stores(item) if is_self(at.value)}
+    return fields | properties | assigned
+
+
+def attributes(module: str, name: str) -> set[str]:
+    """The public attributes of a class, those of its bases included; methods do not count."""
+    if module not in modules():
+        return set()
+    node = next(
+        (
+            item
+            for item in tree(module).body
+            if isinstance(item, ast.ClassDef) and item.name == name
+        ),
+        None,
+    )
+    if node is None:
+        return set()
+    bases = [found for base in node.bases if (found := class_of(module, base)) is not None]
+    found = declared(node).union(*(attributes(*base) for base in bases))
+    return {each for each in found if not each.startswith("_")}
+
+
+def stores(node: ast.AST) -> Iterator[ast.Attribute]:
+    """The attributes that code assigns."""
+    for at in ast.walk(node):
+        if isinstance(at, ast.Attribute) and isinstance(at.ctx, ast.Store | ast.Del):
+            yield at
+
+
+def is_self(at: ast.expr) -> bool:
+    return isinstance(at, ast.Name) and at.id in ("self", "cls")
+
+
+def passed(module: str) -> set[tuple[str, str]]:
+    """The classes of the GPU back end that annotate parameters in a module."""
+    found = set()
+    for node in ast.walk(tree(module)):
+        for name in (
+            ast.walk(node.annotation) if isinstance(node, ast.arg) and node.annotation else ()
+        ):
+            known = class_of(module, name) if isinstance(name, ast.Name | ast.Attribute) else None
+            if known is not None and known[0].startswith(GPU):
+                found.add(known)
+    return found
+
+
+def test_functions_of_the_gpu_back_end_take_small_objects() -> None:
+    """No parameter is of a class with more than 20 public attributes: fields, properties and what
+    methods assign to `self`, inherited ones included. Methods do not count."""
+    classes = set().union(*(passed(name) for name in modules() if name.startswith(GPU)))
+    sizes = {each: len(attributes(*each)) for each in classes}
+    assert len(sizes) > 50
+    assert not {each: size for each, size in sizes.items() if size > MAX_ATTRIBUTES}
+
+
+def test_attributes_are_assigned_where_their_class_is() -> None:
+    """In the GPU back end, only the module of a class assigns attributes of its objects. What
+    `self` is has its module; others are told by the attribute, which a class here declares."""
+    foreign = []
+    for name in modules():
+        if name.startswith(GPU):
+            own = set().union(
+                *(declared(node) for node in ast.walk(tree(name)) if isinstance(node, ast.ClassDef))
+            )
+            foreign += [
+                f"{name}:{at.lineno}: {ast.unparse(at)}"
+                for at in stores(tree(name))
+                if not is_self(at.value) and at.attr not in own
+            ]
+    assert len(foreign) <= MAX_FOREIGN_ASSIGNMENTS, foreign

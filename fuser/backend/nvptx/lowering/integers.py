@@ -18,6 +18,13 @@ from fuser.graph import dims
 from fuser.graph.dims import DimExpr
 
 INT32 = (1 << 31) - 1
+MAX_THREAD_BITS = 32
+"""Of a thread's number: more than there are."""
+
+
+def first_block_bit(warps: int, blocks: int) -> int:
+    """The lowest bit of a thread's number that tells the block, of those that share a program."""
+    return 5 + warps.bit_length() - 1 if blocks > 1 else MAX_THREAD_BITS
 
 
 class Linear(NamedTuple):
@@ -105,10 +112,11 @@ class Integers(IntegerBuilder):
     made there. block_bits: the first bit of a thread's number that is one of the block's in its
     cluster."""
 
-    block_bits = 32
-
-    def __init__(self, head: IntegerBuilder | None = None) -> None:
+    def __init__(
+        self, head: IntegerBuilder | None = None, block_bits: int = MAX_THREAD_BITS
+    ) -> None:
         self.head = head if head is not None else self
+        self.block_bits = block_bits
         self._threads: dict[tuple[tuple[int, int], ...], Operand] = {}
 
     def name_of(self) -> str:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.values import Operand
-from fuser.backend.nvptx.lowering.integers import IntegerBuilder, Integers
+from fuser.backend.nvptx.lowering.integers import MAX_THREAD_BITS, IntegerBuilder, Integers
 
 
 class Recorder:
@@ -41,8 +41,10 @@ class Recorder:
 class Scalars(Integers):
     """Integers that are recorded as ops. prefix: of their names."""
 
-    def __init__(self, recorder: Recorder, prefix: str = "%s") -> None:
-        super().__init__(_Head(self, recorder))
+    def __init__(
+        self, recorder: Recorder, prefix: str = "%s", block_bits: int = MAX_THREAD_BITS
+    ) -> None:
+        super().__init__(_Head(self, recorder), block_bits)
         self._recorder, self._prefix = recorder, prefix
         self._numbers = itertools.count()
         self._special: set[str] = set()

@@ -19,7 +19,7 @@ from fuser.backend.nvptx.layouts.assignment import Assignment, of_caller
 from fuser.backend.nvptx.layouts.layout import Coordinates, Layout, scalar_layout
 from fuser.backend.nvptx.lowering.bindings import Bindings
 from fuser.backend.nvptx.lowering.indexing import Indexer, is_sum
-from fuser.backend.nvptx.lowering.integers import INT32
+from fuser.backend.nvptx.lowering.integers import INT32, first_block_bit
 from fuser.backend.nvptx.lowering.recorder import Recorder, Region, Scalars
 from fuser.backend.nvptx.memory.shared_slots import SharedMemory
 from fuser.backend.nvptx.tile_scheduler.raster import ProgramOrder
@@ -47,7 +47,8 @@ class Recording:
         self.caller = of_caller(kernel)
         self.hazards = Hazards(kernel, self.caller)
         self.recorder = Recorder()
-        self.scalars = Scalars(self.recorder)
+        block_bits = first_block_bit(assignment.warps, assignment.cluster)
+        self.scalars = Scalars(self.recorder, block_bits=block_bits)
         self.shared = SharedMemory(self.do)
         self.bindings: Bindings[Entry] = Bindings(self.recorder.open)
 
