@@ -23,7 +23,7 @@ MOST_ENTRIES = 21
 FRONT_ENDS = ("onnx", "torch", "numpy")
 GPU = "backend.nvptx."
 MAX_ATTRIBUTES = 32
-MAX_FOREIGN_ASSIGNMENTS = 160
+MAX_FOREIGN_ASSIGNMENTS = 103
 
 
 @functools.cache

@@ -126,11 +126,9 @@ class Cluster:
         if not counted and self.arrived:
             self._wait()  # every block has started, or has read what was there before
         size, _ = row_major(layout.shape, dtype.bytes * len(values))
-        slot = low.shared.allocate(size * self.blocks)
-        slot.early = True
+        slot = low.shared.allocate(size * self.blocks, early=True)
         if counted:
-            barrier = low.shared.allocate(8, 8)
-            barrier.early = True
+            barrier = low.shared.allocate(8, 8, early=True)
             senders = 1 << (inside - len(free_bits))
             bytes_ = senders * len(layout.regs) * len(values) * dtype.bytes * self.blocks
             low.do(gpu.ExpectParts(barrier=barrier, bytes=bytes_))

@@ -138,12 +138,12 @@ class Emitter(Integers, Function):
         for letter, bound in bounds.items():
             name = f"%block.{letter}"
             register = f"@llvm.nvvm.read.ptx.sreg.ctaid.{letter}()"
-            begin.lines += [
+            begin.lines.extend([
                 f"{name} = call i32 {register}",
                 f"{name}.long = zext i32 {name} to i64",
                 f"{name}.none = icmp uge i64 {name}.long, {bound}",
                 f"{name}.any = or i1 {beyond}, {name}.none",
-            ]
+            ])  # fmt: skip
             beyond = f"{name}.any"
         first = self.blocks[0].label
         if bounds:

@@ -3,6 +3,7 @@ simulate.py; emit/ has the code of each."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -781,6 +782,10 @@ class Wgmma(Op):
     acc: Tile | None = None
     keeps: Operand = 1
 
+    def keep_where(self, condition: Operand) -> None:
+        """Let the sums start at zero without a condition."""
+        self.keeps = condition
+
 
 @dataclass(eq=False, kw_only=True)
 class WgmmaCommit(Op):
@@ -1081,6 +1086,37 @@ class For(Op):
     ahead: int = 0
     in_flight: int = 0
     goes_on: bool = False
+
+    @property
+    def end(self) -> Yield:
+        """What its body ends with."""
+        last = self.body.ops[-1]
+        assert isinstance(last, Yield)
+        return last
+
+    def carry(
+        self,
+        params: Iterable[Tile],
+        inits: Iterable[Tile],
+        ends: Iterable[Tile],
+        results: Iterable[Tile],
+    ) -> None:
+        """Let it carry more tiles."""
+        self.params += tuple(params)
+        self.inits += tuple(inits)
+        self.end.values += tuple(ends)
+        self.results += tuple(results)
+
+    def keep(self, kept: Sequence[int]) -> None:
+        """Let it carry these of its tiles only, by their places."""
+        self.params = tuple(self.params[at] for at in kept)
+        self.inits = tuple(self.inits[at] for at in kept)
+        self.end.values = tuple(self.end.values[at] for at in kept)
+        self.results = tuple(self.results[at] for at in kept)
+
+    def start(self, firsts: tuple[Operand, ...], inits: tuple[Tile, ...]) -> None:
+        """Let its first iteration find these scalars and tiles."""
+        self.firsts, self.inits = firsts, inits
 
 
 @dataclass(eq=False, kw_only=True)

@@ -57,6 +57,18 @@ class Slot:
         """Bytes from a warp group's copy to the next one's."""
         return -(-self.bytes // self.align) * self.align
 
+    def place(self, offset: int) -> None:
+        """Let it begin at a byte of shared memory."""
+        self.offset = offset
+
+    def resize(self, size: int) -> None:
+        """Let it have so many bytes."""
+        self.bytes = size
+
+    def renumber(self, number: int) -> None:
+        """Let it be known by another number."""
+        self.number = number
+
     @property
     def size(self) -> int:
         return self.bytes if self.copies == 1 else self.pitch * self.copies

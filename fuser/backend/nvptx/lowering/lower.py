@@ -88,7 +88,7 @@ class Lowering(Builder):
         program = Program(
             self.kernel.name, self.target.arch, self.warps, self.threads, self.order.launch,
             list(self.kernel.buffers), self.recorder.body, self.recorder.head, self.shared.slots,
-            self.order.cluster, 0, self.needs.tensor_maps, len(self.kernel.scalars),
+            self.order.cluster, self.needs.tensor_maps, len(self.kernel.scalars),
             self.cluster.blocks, self.shared.group, self.needs.workspace_bytes,
         )  # fmt: skip
         program.tables, program.fast = self.needs.tables, self.kernel.fast

@@ -23,7 +23,8 @@ class Recorder:
 
     def add(self, op: Op) -> None:
         """Add an op to the block that is being filled."""
-        op.origin = op.origin or self.origin
+        if not op.origin:
+            op.come_from(self.origin)
         self.open[-1].ops.append(op)
 
     def name(self, hint: str = "x") -> str:

@@ -70,7 +70,7 @@ class Recording:
 
     def scalar_of(self, op: Op) -> str:
         """Record an op that gives a scalar; its name, which it gets here."""
-        op.names = (self.scalars.name_of(),)
+        op.give((), (self.scalars.name_of(),))
         self.do(op)
         return op.names[0]
 

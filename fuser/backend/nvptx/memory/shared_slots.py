@@ -24,8 +24,9 @@ class SharedMemory:
 
     # slots --------------------------------------------------------------------------------------
 
-    def allocate(self, size: int, align: int = 16) -> Slot:
-        slot = Slot(len(self.slots), size, align, copies=self.consumer_groups)
+    def allocate(self, size: int, align: int = 16, *, early: bool = False) -> Slot:
+        """early: from the start of the program."""
+        slot = Slot(len(self.slots), size, align, early, copies=self.consumer_groups)
         self.slots.append(slot)
         self.live.add(slot)
         self._do(ops.Alloc(slot=slot))
@@ -37,5 +38,5 @@ class SharedMemory:
 
     def cancel(self, slot: Slot) -> None:
         """Take back an allocation that was not used."""
-        slot.bytes = 0
+        slot.resize(0)
         self.free(slot)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fuser.backend.nvptx.ir import ops
-from fuser.backend.nvptx.ir.loops import end_of, step_of
+from fuser.backend.nvptx.ir.loops import step_of
 from fuser.backend.nvptx.ir.op import Integer, Op
 from fuser.backend.nvptx.ir.rewrite import cloned
 from fuser.backend.nvptx.ir.values import Operand
@@ -66,10 +66,12 @@ def carry(
     loop: ops.For, loads: Sequence[ops.Load], before: Iterable[Op], ahead: Iterable[Op]
 ) -> None:
     """Let the loop carry what is loaded before it and ahead in it."""
-    loop.params += tuple(op.tile for op in loads)
-    loop.inits += tuple(op.tile for op in loads_of(before))
-    loop.results += tuple(dataclasses.replace(op.tile, name=f"{op.tile.name}.last") for op in loads)
-    end_of(loop).values += tuple(op.tile for op in loads_of(ahead))
+    loop.carry(
+        (op.tile for op in loads),
+        (op.tile for op in loads_of(before)),
+        (op.tile for op in loads_of(ahead)),
+        (dataclasses.replace(op.tile, name=f"{op.tile.name}.last") for op in loads),
+    )
 
 
 def loads_of(body: Iterable[Op]) -> Iterator[ops.Load]:

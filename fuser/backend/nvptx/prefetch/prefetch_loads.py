@@ -28,7 +28,7 @@ from collections.abc import Iterator
 
 from fuser.backend.nvptx.analysis.decisions import Decision
 from fuser.backend.nvptx.ir import ops
-from fuser.backend.nvptx.ir.loops import end_of, take_two
+from fuser.backend.nvptx.ir.loops import take_two
 from fuser.backend.nvptx.ir.op import Block
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.prefetch.code_motion import read_by
@@ -78,7 +78,7 @@ def _ahead(block: Block, loop: ops.For) -> int:
     loop.body.ops[:] = [*following.ops, *ahead, *body]
     place = block.ops.index(loop)
     block.ops[place:place] = before
-    end = end_of(loop)
+    end = loop.end
     later = block.ops[block.ops.index(loop) + 1 :]
     if not any({*loop.scalars, *end.scalars} & read_by(op) for op in later):
         place = block.ops.index(loop)

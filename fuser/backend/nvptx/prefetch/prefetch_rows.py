@@ -22,6 +22,7 @@ thread copies what it reads itself.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 from fuser.backend.nvptx.ir import ops
@@ -92,9 +93,9 @@ def _held(loop: ops.For) -> int:
 def _to_registers(loop: ops.For, found: Movable, following: NextIteration) -> list[Op]:
     """Carry loads; what comes before the loop."""
     before, ahead = found.cloned(loop.firsts[0], following.at)
-    _guard(ahead, following.more)
+    ahead = _guarded(ahead, following.more)
     if not loop.certain:
-        _guard(before, _some(loop))
+        before = _guarded(before, _some(loop))
     carry(loop, found.loads, before, ahead)
     body = [op for op in loop.body.ops if op not in found.loads]
     for load, again in zip(found.loads, loads_of(ahead), strict=True):
@@ -104,10 +105,11 @@ def _to_registers(loop: ops.For, found: Movable, following: NextIteration) -> li
     return before
 
 
-def _guard(body: Iterable[Op], condition: str) -> None:
-    """Let loads touch memory only where a condition holds."""
-    for op in loads_of(body):
-        op.where = condition
+def _guarded(body: Iterable[Op], condition: str) -> list[Op]:
+    """Ops whose loads touch memory only where a condition holds."""
+    return [
+        dataclasses.replace(op, where=condition) if isinstance(op, ops.Load) else op for op in body
+    ]
 
 
 def _bytes(program: Program, load: ops.Load) -> int:

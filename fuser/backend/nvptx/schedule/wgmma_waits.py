@@ -27,7 +27,6 @@ import dataclasses
 from collections.abc import Sequence
 
 from fuser.backend.nvptx.ir import ops
-from fuser.backend.nvptx.ir.loops import end_of
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.rewrite import cloned, replaced
@@ -94,7 +93,7 @@ class _Loop:
 
     def wait_after(self) -> Op:
         """The wait for the matmuls of the last iteration."""
-        loop, ends = self.loop, end_of(self.loop).values
+        loop, ends = self.loop, self.loop.end.values
         flying: dict[Tile, Tile] = {
             result: dataclasses.replace(result, name=f"{result.name}.flying")
             for result, end in zip(loop.results, ends, strict=True)
@@ -135,7 +134,7 @@ class _Loop:
             return []
         loop = self.loop
         recorder, e = self.integers("last")
-        after = end_of(loop).scalars[1] if loop.certain else loop.scalars[1]
+        after = loop.end.scalars[1] if loop.certain else loop.scalars[1]
         first = e.compare("eq", after, 0)
         last = e.pick(first, loop.stages - 1, e.minus(after, 1))
         arrivals = cloned(given, ".last", {loop.scalars[1]: last})

@@ -163,7 +163,7 @@ def expect_at_head(warp: Warp, op: ops.ExpectParts) -> None:
         warp.machine.mbarriers[warp.block, at] = made = Mbarrier(1, 1)
         made.expect(op.bytes)
         made.arrive(1, {})
-        warp.fenced = warp.clock.release()
+        warp.fence()
 
 
 # barriers with phases -----------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def mbarrier_init(warp: Warp, op: ops.MbarrierInit) -> None:
 
 
 def init_fence(warp: Warp, op: ops.MbarrierInitFence) -> None:
-    warp.fenced = warp.clock.release()
+    warp.fence()
 
 
 def _known(warp: Warp, op: Op, barrier: Operand, block: int | None = None) -> Mbarrier:
