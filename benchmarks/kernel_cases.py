@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -547,7 +548,14 @@ def conv(quick: bool) -> Iterator[Case]:
 
 
 def _conv(
-    batch: int, channels: int, size: int, filters: int, kernel: int, stride: int, residual: bool
+    batch: int,
+    channels: int,
+    size: int,
+    filters: int,
+    kernel: int,
+    stride: int,
+    residual: bool,
+    group: str = "conv",
 ) -> Case:
     """Inputs and output are NHWC; the transposes in the graph say so."""
     padding, out = kernel // 2, (size + 2 * (kernel // 2) - kernel) // stride + 1
@@ -591,10 +599,32 @@ def _conv(
     flops = 2.0 * batch * out * out * filters * channels * kernel * kernel
     words = f"{batch}x{channels}x{size} {kernel}x{kernel}/{stride} {filters}"
     return Case(
-        "conv", words + (" residual" if residual else ""), "f16", nodes, shapes, result, flops,
+        group, words + (" residual" if residual else ""), "f16", nodes, shapes, result, flops,
         "TFLOP/s", {"cuDNN fused": fused, "eager": lambda t, y: compute(t)}, compute,
         frozenset({"w", "b"}), scales={"w": (channels * kernel**2) ** -0.5}, compiled=compute,
     )  # fmt: skip
+
+
+# sizes that nobody chose --------------------------------------------------------------------------
+
+DRAWN, SEED = 96, 5
+ROUND = (64, 128, 256, 512, 768, 1024, 1280, 2048, 2560, 3072, 4096, 5120, 8192, 11008)
+
+
+def drawn(quick: bool) -> Iterator[Case]:
+    """Matmuls and convolutions of drawn sizes: schedules are chosen with the sizes above in mind."""
+    rng = random.Random(SEED)
+    for _ in range(16 if quick else DRAWN):
+        rows = rng.choice((rng.randint(1, 64), rng.randint(65, 1024), rng.choice(ROUND)))
+        n, k = (rng.choice((rng.choice(ROUND), 8 * rng.randint(8, 640))) for _ in "nk")
+        dtype = rng.choice(("f16", "bf16", "f16", "bf16", "f32"))
+        if 2.0 * rows * n * k < 4e11:
+            yield _gemm("drawn", rows, n, k, dtype, rng.random() < 0.5, rng.random() < 0.5)
+    for _ in range(8 if quick else DRAWN // 3):
+        size, kernel = rng.choice((7, 14, 20, 28, 40, 56)), rng.choice((1, 1, 3, 3, 5))
+        channels, filters = (8 * rng.randint(2, 64) for _ in "cf")
+        batch, stride = rng.choice((1, 1, 2, 8, 32)), rng.choice((1, 1, 2))
+        yield _conv(batch, channels, size, filters, kernel, stride, False, "drawn")
 
 
 GROUPS: Mapping[str, Callable[[bool], Iterator[Case]]] = {
@@ -608,4 +638,5 @@ GROUPS: Mapping[str, Callable[[bool], Iterator[Case]]] = {
     "attention": attention,
     "decode": decode,
     "conv": conv,
+    "drawn": drawn,
 }

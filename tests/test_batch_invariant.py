@@ -20,7 +20,9 @@ from fuser.graph.sizes import Sizes
 from fuser.pipeline.compiler import compile_graph
 from fuser.pipeline.options import CompileOptions
 from fuser.tilegen.rules import rules_of
+from fuser.tilegen.rules.problem import Problem
 from models import TINY, build, example_feeds, save
+from tests.tilegen.problems import image
 from tests.tilegen_emit.graphs import Model
 
 Arrays = dict[str, np.ndarray]
@@ -261,9 +263,8 @@ def test_matmuls_of_a_gpu_differ_in_tiles_alone(n: int, k: int, bits: int) -> No
     for m in ROWS:
         for batch in (1, 12):
             for streamed in (False, True):
-                found = rule(
-                    H200, m, n, k, bits, batch=batch, streamed=streamed, folded=False, packed=True
-                )
+                more = {"batch": batch, "streamed": streamed, "folded": False, "packed": True}
+                found = rule(H200, Problem(m, n, k, bits, **more))  # type: ignore[arg-type]
                 unit = bits == 32 or (found.block("m") % 64 == 0 and found.warps % 4 == 0)
                 orders.add((found.block("k"), found.split_k, found.cluster, found.stream_k, unit))
                 assert not (found.tf32x3 or found.late_scales)
@@ -319,7 +320,7 @@ def test_convolutions_of_a_gpu_differ_in_tiles_alone(channels: int, bits: int) -
     rule = rules_of(H200, INVARIANT).conv
     orders = set()
     for m in ROWS:
-        found = rule(H200, m * 49, 128, channels, 9, bits, 1, staged=True)
+        found = rule(H200, image(m * 49, 128, channels, 9, bits, streamed=True))
         unit = bits == 32 or (found.block("m") % 64 == 0 and found.warps % 4 == 0)
         orders.add((found.block("k"), found.split_k, found.cluster, found.stream_k, unit))
     assert len(orders) == 1

@@ -27,7 +27,7 @@ from fuser.graph.ops.registry import primitive
 from fuser.graph.passes.keep_quantised import keep_quantised
 from fuser.partition import Options, partition
 from fuser.pipeline.kernels import emit_programs
-from fuser.tilegen.rules.cpu.matmul import packed_schedule, register_tile
+from fuser.tilegen.rules.cpu.matmul import decoded_tile, packed_schedule
 from tests.interpreted import run_partition
 from tests.numerics import assert_close
 
@@ -363,7 +363,7 @@ def test_every_code_in_every_place_of_a_word(zeros: bool) -> None:
 def test_blocks_of_many_rows_are_even(rows: int, target: Target) -> None:
     """No block of rows is mostly padding: 100 rows are two of 52 or 54, not 96 and then 4."""
     block = packed_schedule(target, rows, 2048, 2048, 32, 1).block("m")
-    tile = register_tile(target, rows, 2048, 32)[0]
+    tile = decoded_tile(target, rows, 2048)[0]
     count = -(-rows // block)
     assert block < 96 + tile
     assert count * block - rows < count * tile

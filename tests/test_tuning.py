@@ -32,6 +32,7 @@ from fuser.tilegen.program import TileProgram
 from fuser.tilegen.rules import RULES
 from fuser.tilegen.rules.common import blocks_of
 from fuser.tilegen.rules.cpu import CPU_RULES
+from fuser.tilegen.rules.problem import Problem
 from fuser.tilegen.schedule import Schedule
 
 
@@ -77,8 +78,8 @@ def program_of(model: ModelProto, target: Target) -> TileProgram:
 def with_bad_rule(monkeypatch: pytest.MonkeyPatch, measured: bool = False) -> None:
     """Products on CPUs by register tiles of one row and one vector, in no order for caches."""
 
-    def bad(target: Target, m: int, n: int, k: int, *_: Any, **__: Any) -> Schedule:
-        return blocks_of(m=1, n=16, k=k, reason="bad on purpose")
+    def bad(target: Target, problem: Problem) -> Schedule:
+        return blocks_of(m=1, n=16, k=problem.k, reason="bad on purpose")
 
     monkeypatch.setitem(RULES, "cpu", replace(CPU_RULES, matmul=bad))
     race_by_rows(monkeypatch, measured)

@@ -45,21 +45,32 @@ DOT_UNITS = (
 
 @dataclass(frozen=True)
 class UnitRates:
-    """What a multiprocessor does in a microsecond, by measurement (docs/lab/gpu-one-wave.md).
+    """What a multiprocessor of a GPU does in a microsecond, by the unit that multiplies.
 
-    copied: bytes that it receives from the copy engine. copied_by_threads: the same where threads
-    copy, for tiles of fewer rows than a warp group multiplies. multiply_adds: of 16-bit operands.
-    cluster_sums: microseconds in which the blocks of a cluster add up the tile that they share.
+    peak: of `Target.peak`, what the unit reaches. copied: bytes that it receives. hidden: of
+    loading and multiplying, whichever is shorter, the part that adds to the longer. barriers:
+    microseconds of an iteration.
     """
 
+    peak: float
     copied: float
-    copied_by_threads: float
-    multiply_adds: float
-    cluster_sums: float
+    hidden: float
+    barriers: float
 
 
-HOPPER = UnitRates(120e3, 55e3, 2.9e6, 2.8)
-"""Of an H200."""
+COPY_ENGINE = UnitRates(1.043, 127e3, 0.0181, 0.0)
+"""wgmma of operands that the copy engine fetches. All of these were fitted (docs/schedules.md)."""
+WGMMA = UnitRates(0.669, 144.9e3, 0.679, 0.0637)
+"""wgmma of operands that threads copy, as all below."""
+MMA_SYNC = UnitRates(0.303, 152.6e3, 0.157, 0.0572)
+"""mma.sync, on a GPU with wgmma."""
+MMA_ALONE = UnitRates(1.0, 108e3, 1.0, 0.1)
+"""mma.sync of a GPU that has no other unit."""
+TF32_WGMMA = UnitRates(1.2, 150e3, 0.45, 0.2)
+TF32_SYNC = UnitRates(0.95, 34e3, 0.0, 0.04)
+"""float32 in three products of TF32, and what multiplies operands of 64 bits."""
+CLUSTER_SUMS = 2.167
+"""Microseconds in which the blocks of a cluster add up the tile that they share."""
 
 
 NOMINAL_CLOCK = 2.6e9

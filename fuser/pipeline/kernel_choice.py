@@ -32,8 +32,8 @@ from fuser.tilegen.schedule import Schedule, settings
 
 @dataclass(frozen=True)
 class Candidate:
-    """A schedule, the cost that the rules give it, over that of the least (None: they give none),
-    and whether the rules chose it."""
+    """A schedule, its cost in microseconds (tilegen/rules/cost.py; None: kernels of the kind have
+    none), and whether the rules chose it."""
 
     schedule: dict[str, Any]
     cost: float | None
@@ -82,7 +82,7 @@ class KernelChoice:
             mark = "yes" if made["applied"] else "no"
             lines.append(f"  mechanism  {made['mechanism']}: {mark}, {made['reason']}")
         if len(self.candidates) > 1:
-            lines.append("  candidates of tuning, with the cost that the rules give them")
+            lines.append("  candidates of tuning, with their cost in microseconds")
         for item in self.candidates if len(self.candidates) > 1 else ():
             number = "unknown" if item.cost is None else f"{item.cost:.2f}"
             mark = "  (the rules' choice)" if item.chosen else ""
@@ -173,9 +173,8 @@ def _tuned(program: TileProgram, target: Target) -> tuple[Schedule, str]:
 
 def _candidates(program: TileProgram, target: Target) -> tuple[Candidate, ...]:
     found = ranked(program, target, matmul_of(program.region, target))
-    least = min((cost for _, cost in found if cost), default=1.0)
     return tuple(
-        Candidate(schedule.to_dict(), cost and round(cost / least, 4), not number)
+        Candidate(schedule.to_dict(), cost and round(cost, 3), not number)
         for number, (schedule, cost) in enumerate(found)
     )
 

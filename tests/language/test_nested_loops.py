@@ -26,6 +26,7 @@ from fuser.base.target import SM_90A
 from fuser.graph.sizes import Sizes
 from fuser.language import variants
 from fuser.language.variants import Code
+from tests.language.random_loops import random_loops
 from tests.language.test_tutorials import load
 
 M, N, K, PROGRAMS = 192, 160, 224, 2
@@ -241,3 +242,21 @@ def test_loops_of_one_form_share_a_ring(
     run_simulated(code, found, late, [module.factor(d)])
     want, _ = module.reference(*(x.astype("float64") for x in (q, k, v)), causal)
     np.testing.assert_allclose(found["out"].astype("float64"), want, rtol=4e-3, atol=4e-3)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_loops_around_loops(seed: int, compiled: Callable[..., Code]) -> None:
+    check_random_loops(seed, compiled)
+
+
+def check_random_loops(seed: int, compiled: Callable[..., Code]) -> None:
+    """A drawn kernel is right on the CPU, and simulated for a GPU."""
+    drawn = random_loops(seed)
+    arrays = drawn.arrays()
+    code = compiled(lambda: drawn.launch(arrays))
+    want = drawn.expected(arrays)
+    np.testing.assert_allclose(arrays["c"], want, rtol=1e-3, atol=1e-2)
+    found = {**arrays, "c": np.full_like(arrays["c"], np.nan)}
+    names = {buffer.name for buffer in code.program.kernel.buffers}
+    run_simulated(code, {name: x for name, x in found.items() if name in names}, bool(seed % 2))
+    np.testing.assert_allclose(found["c"], want, rtol=1e-3, atol=1e-2)

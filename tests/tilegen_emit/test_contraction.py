@@ -15,6 +15,7 @@ from fuser.dtypes import DType
 from fuser.tilegen.emit import emit
 from fuser.tilegen.rules.cpu.k_blocks import deep_schedule, span_of
 from fuser.tilegen.rules.cpu.matmul import dot_schedule, swept_rows
+from fuser.tilegen.rules.problem import Problem
 from fuser.tilegen.schedule import Schedule
 from tests.interpreted import CPU, TARGETS, check, one_region
 from tests.tilegen_emit.graphs import Model
@@ -217,7 +218,7 @@ def test_where_k_is_cut() -> None:
     def cut(m: int, n: int, k: int, threads: int = 2, l2: int = 2 << 20) -> tuple[int, object]:
         here = replace(CPU, units=16, threads=threads, l2_bytes=l2)
         plain = Schedule(blocks=(("m", 8), ("n", 48), ("k", k)))
-        found = deep_schedule(here, m, n, k, 32, 1, plain)
+        found = deep_schedule(here, Problem(m, n, k, 32), plain)
         return found.block("k"), found.k_panels
 
     assert cut(128, 768, 3072) == (1024, (16, 8))
@@ -247,7 +248,10 @@ def test_where_k_is_cut() -> None:
 def test_spans_follow_the_threads(
     tiles: int, panels: int, threads: int, span: tuple[int, int]
 ) -> None:
-    assert span_of(tiles, panels, 8, 1, threads) == span
+    target = replace(CPU, units=16, threads=threads)
+    problem = Problem(8 * tiles, 48 * panels, 4096, 32)
+    schedule = Schedule(blocks=(("m", 8), ("n", 48), ("k", 1024)))
+    assert span_of(target, problem, schedule) == span
 
 
 def test_threads_decide_sweeps() -> None:
@@ -281,6 +285,6 @@ def test_rows_of_a_matmul_stay_in_l1(k: int, ways: int, bits: int) -> None:
     for arch in ("sapphirerapids", "znver4"):
         target = cpu_target(arch, "", units=2, vector_bits=512, l1_bytes=ways << 12)
         for m in (14, 49, 196, 1000):
-            rows = dot_schedule(target, m, 768, k, bits).block("m")
+            rows = dot_schedule(target, Problem(m, 768, k, bits)).block("m")
             sets = [row * k * bits // 8 // 64 % 64 for row in range(rows)]
             assert max(map(sets.count, sets)) <= ways

@@ -11,6 +11,7 @@ from fuser.tilegen.rules.cpu.conv import conv_schedule
 from fuser.tilegen.rules.cpu.matmul import register_tiles
 from fuser.tilegen.schedule import Schedule
 from tests.interpreted import TARGETS, check, one_region
+from tests.tilegen.problems import image
 from tests.tilegen_emit.graphs import Model
 
 ALL = pytest.mark.parametrize("target", TARGETS)
@@ -99,7 +100,7 @@ def test_weights_that_are_not_constant(target: str) -> None:
 def test_two_panels_of_weights_fit_l2(channels: int, taps: int, columns: int) -> None:
     """Where that is possible: else the tile of least work."""
     target = cpu_target("sapphirerapids", "", units=2, vector_bits=512, l2_bytes=2 << 20)
-    schedule = conv_schedule(target, 49, 480, channels, taps, 32, 1)
+    schedule = conv_schedule(target, image(49, 480, channels, taps, 32))
     assert schedule.block("n") == columns
 
 
@@ -110,11 +111,11 @@ def test_rows_of_a_register_tile_stay_in_l1(arch: str, ways: int, lines: int) ->
     """Whatever the distance of two rows, in lines: no set has to hold more of them than it can, and
     rows are as many as without that where their sets differ."""
     target = cpu_target(arch, "", units=2, vector_bits=512, l1_bytes=ways << 12)
-    rows = register_tiles(target, 196, 512, 32, pitch=64 * lines)[0][1]
+    rows = register_tiles(target, image(196, 512, 64, 1, 32, pitch=64 * lines))[0][0]
     sets = [row * lines % 64 for row in range(rows)]
     assert max(map(sets.count, sets)) <= ways
     if lines % 2:
-        assert rows == register_tiles(target, 196, 512, 32)[0][1]
+        assert rows == register_tiles(target, image(196, 512, 64, 1, 32))[0][0]
 
 
 @pytest.mark.parametrize(("channels", "stride", "far"), [(1024, 1, 8), (512, 2, 8), (1040, 1, 14)])

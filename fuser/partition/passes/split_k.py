@@ -17,7 +17,7 @@ from collections import deque
 from functools import reduce
 from math import inf, prod
 
-from fuser.base.target import HOPPER, Target
+from fuser.base.target import Target
 from fuser.graph.copying import with_replaced
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.registry import build
@@ -44,6 +44,10 @@ SUMS = 0.5
 """Microseconds that a norm takes longer with parts."""
 CLUSTERS, CLUSTER_DEPTH = (8, 4, 2), 2048
 """Blocks of a cluster that share a tile of 64x64, and the k from which on they do."""
+COPIED, MULTIPLY_ADDS, CLUSTER_SUMS = 120e3, 2.9e6, 2.8
+"""What a multiprocessor does in a microsecond: bytes that it receives, multiply-adds; microseconds
+in which a cluster adds up its tile. The schedules have terms of their own (tilegen/rules/cost.py),
+and this choice was measured with these."""
 LEAST_GAIN = 1.0
 """Microseconds that parts are to save; costs are those of docs/lab/gpu-one-wave.md."""
 MOST_MAPS = 12
@@ -91,7 +95,7 @@ def _parts(node: Node, target: Target) -> int:
     blocks = next((count for count in CLUSTERS if small * count <= target.units), 0)
     whole = _microseconds(rows, columns, k, 1, target.units)
     if blocks and k >= CLUSTER_DEPTH:
-        whole = min(whole, HOPPER.cluster_sums + 2 * 64 * k / blocks * 2 / HOPPER.copied)
+        whole = min(whole, CLUSTER_SUMS + 2 * 64 * k / blocks * 2 / COPIED)
     times = {
         count: SUMS + count * rows * columns * 8 / SUMS_RATE
         + _microseconds(rows, columns, k / count, count, target.units)
@@ -111,7 +115,7 @@ def _parts_of_few_rows(columns: int, k: int, units: int) -> int:
 def _microseconds(rows: int, columns: int, k: float, parts: int, units: int) -> float:
     """Of the best tile with so many blocks each, which all run at once; of the last, if none do."""
     found = [
-        max((m + n) * k * 2 / HOPPER.copied, m * n * k / HOPPER.multiply_adds)
+        max((m + n) * k * 2 / COPIED, m * n * k / MULTIPLY_ADDS)
         for m, n in TILES if -(-rows // m) * -(-columns // n) * parts <= units
     ]  # fmt: skip
     return min(found, default=inf)

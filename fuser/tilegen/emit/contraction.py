@@ -19,7 +19,6 @@ from fuser.graph.numerics import Numerics
 from fuser.graph.ops.quantised import bits_of
 from fuser.graph.sizes import certain, divides, is_symbolic, size_hint
 from fuser.partition.region import Partition, Region
-from fuser.tilegen.candidates import Matmul
 from fuser.tilegen.emit import deep, digits
 from fuser.tilegen.emit.constants import uniform
 from fuser.tilegen.emit.dot_operands import (
@@ -44,6 +43,7 @@ from fuser.tilegen.index import Index, axis, index
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.rules import rules_of
 from fuser.tilegen.rules.common import block_of
+from fuser.tilegen.rules.problem import Problem
 from fuser.tilegen.schedule import Schedule
 from fuser.tilegen.value import Value as TileValue
 
@@ -65,24 +65,13 @@ def emit(
         raise LoweringError("dots of one region differ in m or k", where=region.name)
     columns = max(d.n for d in dots)
     packed = _packed_schedule(region, dots, target, partition.graph.numerics)
-    codes = any("codes" in node.attrs for node in nodes)
-    panel = max(node.attrs.get("panel", 0) for node in nodes)
     rules = rules_of(target, partition.graph.numerics)
-    chosen = schedule or packed or rules.matmul(
-        target, first.m, columns, first.k, _operand_bits(target, first), len(dots), first.b,
-        dot_unit(target, first.node),
-        streamed=_are_streamed(region, target, dots),
-        crooked=(
-            not _are_streamed(region, target, dots, (0,), SECTOR),
-            not _are_streamed(region, target, dots, (1,), SECTOR),
-        ),
-        folded=is_folded(region), codes=codes, packed=all(map(_is_plain_constant, dots)),
-        panel=panel, decoded=_decoded_bits(region, dots),
-    )  # fmt: skip
+    problem = _problem(region, dots, target)
+    chosen = schedule or packed or rules.matmul(target, problem)
     k_blocks = rules.k_blocks
     undecided = schedule is None and packed is None
     if undecided and k_blocks is not None and _may_be_deep(region, dots, target):
-        chosen = k_blocks(target, first.m, columns, first.k, first.left.dtype.bits, first.b, chosen)
+        chosen = k_blocks(target, replace(problem, bits=first.left.dtype.bits), chosen)
     if chosen.k_panels is not None:
         return (deep.emit(region, partition, target, chosen, dots),)
     if is_folded(region):  # a block that has a part of k has a part of the sums of a row
@@ -92,8 +81,8 @@ def emit(
     em = Emission(region, partition, target, chosen)
     batch, m, n, k = frame(em, first.b, first.m, columns, first.k)
     guards = [(m, first.m)]
-    if panel:
-        _sum_panels(em, panel)
+    if problem.panel:
+        _sum_panels(em, problem.panel)
     sums = sums_beside(em, first)
     if not sums:
         _take_totals(em, m, first.m)
@@ -179,7 +168,25 @@ def _may_be_deep(region: Region, dots: list[DotShape], target: Target) -> bool:
     return all(dot.right.constant is not None and uniform(dot.right) is None for dot in dots)
 
 
-def matmul_of(region: Region, target: Target) -> Matmul | None:
+def _problem(region: Region, dots: list[DotShape], target: Target) -> Problem:
+    """The matmul of a region as its schedule rules see it."""
+    first, nodes = dots[0], [dot.node for dot in dots]
+    return Problem(
+        first.m, max(dot.n for dot in dots), first.k, _operand_bits(target, first), len(dots),
+        first.b, dot_unit(target, first.node),
+        streamed=_are_streamed(region, target, dots),
+        misaligned=(
+            not _are_streamed(region, target, dots, (0,), SECTOR),
+            not _are_streamed(region, target, dots, (1,), SECTOR),
+        ),
+        folded=is_folded(region), codes=any("codes" in node.attrs for node in nodes),
+        packed=all(map(_is_plain_constant, dots)),
+        panel=max(node.attrs.get("panel", 0) for node in nodes),
+        decoded=_decoded_bits(region, dots),
+    )  # fmt: skip
+
+
+def matmul_of(region: Region, target: Target) -> Problem | None:
     """The matmul of a region as its schedule rules see it; None where it has none, or a unit of
     the target decides about the blocks."""
     nodes = [node for node in region.nodes if node.op == "dot_general"]
@@ -191,10 +198,7 @@ def matmul_of(region: Region, target: Target) -> Matmul | None:
         return None
     if _packed_schedule(region, dots, target, Numerics()) is not None:
         return None
-    return Matmul(
-        first.m, max(d.n for d in dots), first.k, _operand_bits(target, first), len(dots), first.b,
-        streamed=_are_streamed(region, target, dots),
-    )  # fmt: skip
+    return _problem(region, dots, target)
 
 
 def is_folded(region: Region) -> bool:

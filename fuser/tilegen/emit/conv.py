@@ -27,7 +27,7 @@ from fuser.tilegen.emit.weights import Matrix, dequantised
 from fuser.tilegen.index import Index, in_range
 from fuser.tilegen.program import Packing, TileProgram
 from fuser.tilegen.rules import rules_of
-from fuser.tilegen.rules.record import Window
+from fuser.tilegen.rules.problem import Image, Problem, Window
 from fuser.tilegen.schedule import Schedule
 from fuser.tilegen.value import Value as TileValue
 
@@ -96,22 +96,7 @@ def emit(
     chosen = schedule or (
         rules.direct_conv(target, m, n, conv.pixels[-1], conv.taps * conv.channels)
         if direct
-        else rules.conv(
-            target,
-            m,
-            n,
-            conv.channels,
-            conv.taps,
-            conv.x.dtype.bits,
-            conv.groups,
-            dot_unit(target, conv.node) if conv.groups == 1 else None,
-            staged=not is_folded(region)
-            and can_stream(region, conv.w, dot_dtype(target, conv.node))
-            and has_channels_last(region, partition, conv.x),
-            window=_window(conv, region, partition, target),
-            run=_run(region, partition, conv),
-            pitch=_pitch(region, partition, conv),
-        )
+        else rules.conv(target, _problem(conv, region, partition, target))
     )
     em = Emission(region, partition, target, chosen)
     build = _multiply_add if direct else _implicit_gemm
@@ -122,6 +107,25 @@ def emit(
     store_placed(em, spread(em, places, {conv.node.output: piece}))
     flops = 2 * m * conv.groups * conv.outputs * conv.channels * conv.taps
     return (em.finish(flops),)
+
+
+def _problem(conv: ConvShape, region: Region, partition: Partition, target: Target) -> Problem:
+    """The convolution as its schedule rules see it."""
+    image = Image(
+        conv.channels, conv.taps, _window(conv, region, partition, target),
+        _run(region, partition, conv), _pitch(region, partition, conv),
+    )  # fmt: skip
+    folded = is_folded(region)
+    streamed = (
+        not folded
+        and can_stream(region, conv.w, dot_dtype(target, conv.node))
+        and has_channels_last(region, partition, conv.x)
+    )
+    return Problem(
+        product(conv.pixels), conv.outputs, conv.channels * conv.taps, conv.x.dtype.bits,
+        batch=conv.groups, unit=dot_unit(target, conv.node) if conv.groups == 1 else None,
+        streamed=streamed, folded=folded, image=image,
+    )  # fmt: skip
 
 
 def _window(conv: ConvShape, region: Region, partition: Partition, target: Target) -> Window | None:

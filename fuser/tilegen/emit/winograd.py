@@ -33,6 +33,7 @@ from fuser.tilegen.index import Index
 from fuser.tilegen.program import Packing, TileProgram
 from fuser.tilegen.rules import rules_of
 from fuser.tilegen.rules.cpu.winograd import squares_schedule
+from fuser.tilegen.rules.problem import Problem
 
 Mixed = Callable[[Callable[..., Piece], Sequence[Piece]], list[Piece]]
 """Sums of some pieces, written with a function that adds up (factor, piece) pairs."""
@@ -130,7 +131,8 @@ def _matmuls(
 ) -> TileProgram:
     """The matmuls [squares, channels] x [channels, outputs]."""
     squares, channels, outputs = _squares(conv, way), conv.channels, conv.outputs
-    chosen = rules_of(target).matmul(target, squares, outputs, channels, 32, batch=way.matmuls)
+    problem = Problem(squares, outputs, channels, 32, batch=way.matmuls)
+    chosen = rules_of(target).matmul(target, problem)
     em = Emission(region, partition, target, chosen)
     which = program(em, 0, way.matmuls, 1, "")
     square = program(em, 2, squares, chosen.block("m"))

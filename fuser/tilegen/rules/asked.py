@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from fuser.base.target import Target
+from fuser.tilegen.rules.problem import Image, Problem
 from fuser.tilegen.rules.record import Rules
 from fuser.tilegen.schedule import Schedule
 
@@ -35,11 +36,21 @@ def _noted(name: str, rule: Callable[..., Any], log: list[Asked]) -> Callable[..
     def ask(*args: Any, **kwargs: Any) -> Any:
         answer = rule(*args, **kwargs)
         given = inspect.signature(rule).bind(*args, **kwargs).arguments
-        shown = {k: _text(v) for k, v in given.items() if not isinstance(v, Target)}
+        shown = {k: _text(v) for k, v in _sizes(given) if not isinstance(v, Target)}
         log.append(Asked(name, f"{rule.__module__}.{rule.__name__}", shown, answer))
         return answer
 
     return ask
+
+
+def _sizes(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Arguments by name; of a problem what is not the default."""
+    for name, value in given.items():
+        if not isinstance(value, Problem | Image):
+            yield name, value
+            continue
+        table = {item.name: (getattr(value, item.name), item.default) for item in fields(value)}
+        yield from _sizes({key: one for key, (one, default) in table.items() if one != default})
 
 
 def _text(value: Any) -> str:

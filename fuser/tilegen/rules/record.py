@@ -6,22 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from fuser.base.target import DotUnit, Target
+from fuser.base.target import Target
+from fuser.tilegen.rules.problem import Problem
 from fuser.tilegen.schedule import Schedule
 
 Reads = Literal["nothing", "keys", "half tile", "tiles"]
 """What the score code of attention loads: nothing, a number a key, 16 bits a score, more."""
-
-
-@dataclass(frozen=True)
-class Window:
-    """A convolution of two spatial dims. pixels: batch, height and width of the result; the others
-    are along height and width."""
-
-    pixels: tuple[int, ...]
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilation: tuple[int, ...]
 
 
 class MapRule(Protocol):
@@ -55,39 +45,9 @@ class SortRule(Protocol):
     def __call__(self, target: Target, length: int) -> Schedule: ...
 
 
-class MatmulRule(Protocol):
-    """Blocks "m", "n", "k" of a matmul [m, k] x [k, n]. unit: what multiplies on a CPU.
-
-    streamed: whether a GPU's copy engine can fetch the operands. folded: whether results are
-    reduced in the same kernel. crooked: whether rows of the (left, right) operand begin off the
-    sectors of a GPU's L2. codes: whether operands are codes of 8-bit floats. packed: whether
-    right operands are constants of 16 bits, which lie as a block of few rows wants them. panel:
-    columns of such a block, sums of which are results; 0 elsewhere. decoded: bits of a code that
-    an element of the right operands is computed from in the kernel; 0 elsewhere.
-    """
-
-    def __call__(
-        self, target: Target, m: int, n: int, k: int, bits: int, accumulators: int = 1,
-        batch: int = 1, unit: DotUnit | None = None, *, streamed: bool = True,
-        folded: bool = True, crooked: tuple[bool, bool] = (False, False), codes: bool = False,
-        packed: bool = False, panel: int = 0, decoded: int = 0,
-    ) -> Schedule: ...  # fmt: skip
-
-
-class ConvRule(Protocol):
-    """Blocks "m" (pixels), "n" (output channels), "k" (input channels, or taps and channels).
-
-    staged: whether operands are copied as they are and results are not reduced. window: where
-    pixels lie in memory with their channels together, in the dtype that the unit multiplies. run:
-    how many taps follow each other in memory, with all their channels. pitch: bytes from a pixel
-    under a tap to that of the next output pixel, where channels are adjacent, else 0.
-    """
-
-    def __call__(
-        self, target: Target, m: int, n: int, channels: int, taps: int, bits: int, groups: int,
-        unit: DotUnit | None = None, *, staged: bool = False, window: Window | None = None,
-        run: int = 1, pitch: int = 0,
-    ) -> Schedule: ...  # fmt: skip
+MatmulRule = Callable[[Target, Problem], Schedule]
+"""Blocks "m", "n", "k" of a matmul [m, k] x [k, n]; of a convolution "m" (pixels), "n" (output
+channels), "k" (input channels, or taps and channels)."""
 
 
 class DirectConvRule(Protocol):
@@ -113,7 +73,7 @@ MergeRule = Callable[[Target, int, int], Schedule]
 """The program that merges so many partial outputs of one row of so many columns of attention."""
 PackedMatmulRule = Callable[[Target, int, int, int, int | None, int, bool], Schedule]
 """A matmul whose weights are decoded on the way: packed_schedule in cpu/matmul.py."""
-KBlocksRule = Callable[[Target, int, int, int, int, int, Schedule], Schedule]
+KBlocksRule = Callable[[Target, Problem, Schedule], Schedule]
 """A matmul that takes k in blocks: deep_schedule in cpu/k_blocks.py."""
 WinogradRule = Callable[[Target, int, int, tuple[int, ...]], int]
 """The side of the squares of Winograd's transforms: winograd_side in cpu/winograd.py."""
@@ -128,7 +88,7 @@ class Rules:
     reduce: ReduceRule
     sort: SortRule
     matmul: MatmulRule
-    conv: ConvRule
+    conv: MatmulRule
     direct_conv: DirectConvRule
     attention: AttentionRule
     merge: MergeRule

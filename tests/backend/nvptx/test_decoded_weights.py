@@ -32,6 +32,7 @@ from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import axis, index
 from fuser.tilegen.program import TileProgram
 from fuser.tilegen.rules.gpu.matmul import dot_schedule
+from fuser.tilegen.rules.problem import Problem
 from fuser.tilegen.schedule import Schedule
 from fuser.tilegen.value import Value
 from tests import interpreted
@@ -305,7 +306,7 @@ def test_scales_keep_their_bytes(half: bool) -> None:
 def test_blocks(bits: int, n: int, k: int, count: int) -> None:
     """Most multiprocessors have one, a thread no more than 96 bytes of codes an iteration, and each
     warp as much of it as the others."""
-    schedule = dot_schedule(SM_90A, 1, n, k, 16, count, streamed=False, decoded=bits)
+    schedule = dot_schedule(SM_90A, Problem(1, n, k, 16, count, streamed=False, decoded=bits))
     columns, depth = schedule.block("n"), schedule.block("k")
     assert columns * depth * count * bits // 8 <= 256 * 96 and 2 * depth <= k
     assert schedule.warps == 8 and depth % (8 * 4 * 32 // bits) == 0
@@ -338,12 +339,12 @@ def test_a_kernel_of_open_rows_says_for_how_many_it_is(rows: int, block: int) ->
     which decodes all again."""
     with Sizes({"batch": rows}) as sizes:
         m = symbol("batch")
-        schedule = dot_schedule(SM_90A, m, 2048, 2048, 16, streamed=False, decoded=4)
+        schedule = dot_schedule(SM_90A, Problem(m, 2048, 2048, 16, streamed=False, decoded=4))
         assert schedule.block("m") == block
         assert [str(guard) for guard in sizes.guards] == [
             "8 >= batch" if block == 8 else "batch >= 9"
         ]
-        dot_schedule(SM_90A, m, 2048, 2048, 16, streamed=True)
+        dot_schedule(SM_90A, Problem(m, 2048, 2048, 16, streamed=True))
         assert len(sizes.guards) == 1
 
 

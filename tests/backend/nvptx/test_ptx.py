@@ -26,6 +26,7 @@ from fuser.tilegen.rules.gpu.rows import reduce_schedule
 from fuser.tilegen.schedule import Schedule
 from tests.backend.nvptx import kernels
 from tests.interpreted import one_region
+from tests.tilegen.problems import image
 from tests.tilegen_emit.test_attention import Case, model_of
 
 PTXAS = shutil.which("ptxas")
@@ -398,7 +399,7 @@ def test_patches_of_images_are_gathered_in_large_steps() -> None:
     convolution of an image with a short k keeps 16, by two warps where waves are many."""
 
     def found(m: int, n: int, taps: int) -> tuple[int, int, int, int]:
-        schedule = conv_schedule(SM_90A, m, n, 3, taps, 16, 1)
+        schedule = conv_schedule(SM_90A, image(m, n, 3, taps))
         return (*(schedule.block(name) for name in "mnk"), schedule.warps)
 
     assert found(32 * 196, 768, 256) == (64, 64, 64, 4)

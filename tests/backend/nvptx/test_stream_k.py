@@ -18,6 +18,7 @@ from fuser.base.target import SM_80, SM_90A
 from fuser.dtypes import bf16, f16, i8, i32
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.rules.gpu.matmul import dot_schedule
+from fuser.tilegen.rules.problem import Problem
 from fuser.tilegen.schedule import Schedule
 from fuser.tilegen.stream_k import cut_tiles
 from tests.backend.nvptx import kernels
@@ -122,7 +123,7 @@ def test_rules() -> None:
     tiles of a long k."""
 
     def rule(m: int, n: int, k: int, **more: Any) -> tuple[tuple[int, int], int, int]:
-        found = dot_schedule(SM_90A, m, n, k, 16, folded=False, **more)
+        found = dot_schedule(SM_90A, Problem(m, n, k, 16, folded=False, **more))
         return (found.block("m"), found.block("n")), found.stream_k, found.cluster
 
     assert rule(2048, 11008, 4096) == ((128, 128), 1, 1)  # 10.4 turns
@@ -135,5 +136,6 @@ def test_rules() -> None:
     assert rule(64, 4096, 4096) == ((64, 64), 0, 1)  # half of the processors stream the weights
     assert rule(128, 768, 3072) == ((64, 64), 0, 4)  # parts too short, a cluster has them
     assert rule(64, 1024, 4096) == ((64, 64), 0, 8)
-    crooked = dot_schedule(SM_90A, 5000, 5000, 5000, 16, folded=False, crooked=(True, True))
-    assert (crooked.stream_k, crooked.neighbours) == (1, (2, 1))
+    problem = Problem(5000, 5000, 5000, 16, folded=False, misaligned=(True, True))
+    found = dot_schedule(SM_90A, problem)
+    assert (found.stream_k, found.neighbours) == (1, (2, 1))

@@ -22,7 +22,9 @@ from fuser.partition import partition
 from fuser.pipeline.kernels import emit_programs
 from fuser.tilegen.interpret import run
 from fuser.tilegen.ir import Kernel
-from fuser.tilegen.rules.gpu.tiles import gpu_tile, has_room
+from fuser.tilegen.rules.gpu.matmul import dot_schedule
+from fuser.tilegen.rules.gpu.tiles import has_room
+from fuser.tilegen.rules.problem import Problem
 from tests import interpreted
 from tests.backend.nvptx import kernels
 from tests.tilegen_emit.graphs import Model
@@ -159,4 +161,5 @@ def test_sums_fit_what_a_block_has() -> None:
     assert not has_room(SM_75, 128, 128) and has_room(SM_75, 64, 128)
     assert has_room(TARGETS["sm_86"], 128, 128) and not has_room(TARGETS["sm_120a"], 128, 192)
     assert has_room(TARGETS["sm_90a"], 128, 256)
-    assert gpu_tile(SM_75, 4096, 4096, 16, 1, 1)[:2] != (128, 128)
+    found = dot_schedule(SM_75, Problem(4096, 4096, 4096, 16))
+    assert (found.block("m"), found.block("n")) != (128, 128)

@@ -77,18 +77,28 @@ def _planned(low: Builder, op: ops.For) -> Pipeline | str:
     fixed = sum(
         slot.bytes for slot in low.shared.live if all(slot is not tile.slot for tile in tiles)
     )
-    stages = min(wanted, (low.target.shared_bytes - fixed - 1024) // stage_bytes)
+    room = low.target.shared_bytes - fixed - 1024
     lone = lone_dot(op, low.assignment)
+    flies = lone is not None and runs_on(lone, low.assignment.dots[lone])
+    if flies and low.caller and _as_many_blocks(low, fixed + wanted * stage_bytes, stage_bytes):
+        wanted += 1
+    stages = min(wanted, room // stage_bytes)
     if stages < 2:
         for tile in tiles:
             low.shared.cancel(tile.slot)
         return f"two stages of {byte_size(stage_bytes)} do not fit shared memory"
     for tile in tiles:
         tile.slot.bytes = tile.bytes * stages
-    if lone and runs_on(lone, low.assignment.dots[lone]) and stages > 2:
+    if flies and stages > 2:
         # the matmuls of an iteration may run on into the next one, so one more stage is in use
         return Pipeline(loads, usable, tiles, stages, stages - 2, in_flight=1)
     return Pipeline(loads, usable, tiles, stages, stages - 1)
+
+
+def _as_many_blocks(low: Builder, bytes: int, more: int) -> bool:
+    """Whether a multiprocessor has shared memory for as many blocks with more bytes of each."""
+    before, after = (low.target.shared_bytes // (size + 1024) for size in (bytes, bytes + more))
+    return before == after > 0
 
 
 def _is_scalar(low: Builder, op: Op) -> bool:

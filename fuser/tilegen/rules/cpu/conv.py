@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from fuser.base.target import DotUnit, Target
 from fuser.dtypes import BY_NAME
-from fuser.graph.sizes import is_symbolic, size_hint
-from fuser.tilegen import units
-from fuser.tilegen.rules.common import block_of, blocks_of, ceildiv, cover
+from fuser.graph.sizes import is_symbolic
+from fuser.tilegen.rules.common import block_of, blocks_of, ceildiv
+from fuser.tilegen.rules.cpu import units
 from fuser.tilegen.rules.cpu.matmul import register_tiles, swept_rows
-from fuser.tilegen.rules.record import Window
+from fuser.tilegen.rules.problem import Problem, Window
 from fuser.tilegen.schedule import Schedule
 
 VECTOR = 32
@@ -20,37 +20,31 @@ FEW_CHANNELS = 16
 """Of these a loop over k would be short: taps that lie together in memory are one loop."""
 
 
-def conv_schedule(
-    target: Target, m: int, n: int, channels: int, taps: int, bits: int, groups: int,
-    unit: DotUnit | None = None, *, staged: bool = False, window: Window | None = None,
-    run: int = 1, pitch: int = 0,
-) -> Schedule:  # fmt: skip
-    """Blocks of a convolution: see `ConvRule`."""
-    m, n = size_hint(m), size_hint(n)
-    fixed = not is_symbolic(channels)
-    channels = cover(channels)
-    if unit is not None:
-        if window is not None and fixed and taps > 1 and channels % unit.depth == 0:
-            rows = _image_rows(target, unit, window, n, channels)
+def conv_schedule(target: Target, problem: Problem) -> Schedule:
+    """Blocks of a convolution: see `MatmulRule`."""
+    p, image = problem.closed(), problem.image
+    assert image is not None and p.image is not None
+    fixed, taps = not is_symbolic(image.channels), image.taps
+    channels = p.image.channels
+    if p.unit is not None:
+        if image.window is not None and fixed and taps > 1 and channels % p.unit.depth == 0:
+            rows = _image_rows(target, p.unit, image.window, p.n, channels)
             if rows:
-                found = units.schedule(
-                    target, unit, m, n, channels * taps, 1, 1, rows * window.pixels[-1]
-                )
-                return replace(found, reason=f"{unit.name}, windows slide over {rows} rows")
-        few = taps > 1 and channels < unit.depth
-        rows = _copied_rows(target, unit, m, channels * taps) if few else 0
-        found = units.schedule(target, unit, m, n, channels * taps, 1, 1, rows)
-        whole = fixed and _gathers(target, unit, found.blocks[0][1], channels, taps)
-        k = channels * taps if channels < unit.depth or whole else channels
+                found = units.schedule(target, p, rows * image.window.pixels[-1])
+                return replace(found, reason=f"{p.unit.name}, windows slide over {rows} rows")
+        few = taps > 1 and channels < p.unit.depth
+        found = units.schedule(target, p, _copied_rows(target, p, p.unit) if few else 0)
+        whole = fixed and _gathers(target, p.unit, found.blocks[0][1], channels, taps)
+        k = p.k if channels < p.unit.depth or whole else channels
         return replace(found, blocks=(*found.blocks[:2], ("k", k)))
-    line = channels * bits // 8
-    rows, columns = _register_tile(target, m, n, bits, taps * line, pitch)
+    line = channels * p.bits // 8
+    rows, columns = _register_tile(target, p, taps * line)
     group = swept_rows(
-        target, ceildiv(m, rows), ceildiv(n, columns), rows, line, columns * taps * line,
-        m * n * bits // 8,
+        target, ceildiv(p.m, rows), ceildiv(p.n, columns), rows, line, columns * taps * line,
+        p.m * p.n * p.bits // 8,
     )  # fmt: skip
-    k = channels * run if fixed and channels < FEW_CHANNELS else channels
-    return blocks_of(group=group, m=rows, n=columns, k=k, reason="register tile of least waste")
+    k = channels * image.run if fixed and channels < FEW_CHANNELS else channels
+    return blocks_of(group=group, m=rows, n=columns, k=k, reason="register tile of least cost")
 
 
 def _image_rows(target: Target, unit: DotUnit, window: Window, n: int, channels: int) -> int:
@@ -87,10 +81,10 @@ def _image_rows(target: Target, unit: DotUnit, window: Window, n: int, channels:
     return best
 
 
-def _copied_rows(target: Target, unit: DotUnit, m: int, k: int) -> int:
+def _copied_rows(target: Target, problem: Problem, unit: DotUnit) -> int:
     """Rows of a block of windows that are copied one by one: the copy stays in a part of L1."""
-    fits = target.l1_bytes // 4 // (k * BY_NAME[unit.dtype].bytes) // 16 * 16
-    return min(units.rows_of(m), max(32, fits))
+    fits = target.l1_bytes // 4 // (problem.k * BY_NAME[unit.dtype].bytes) // 16 * 16
+    return min(units.rows_of(problem), max(32, fits))
 
 
 MOST_PIXELS = 512
@@ -99,17 +93,13 @@ MOST_WASTE = 1.5
 """Pixels of tiles over those of the result."""
 
 
-def _register_tile(
-    target: Target, m: int, n: int, bits: int, column: int, pitch: int
-) -> tuple[int, int]:
-    """(rows, columns) of the register tile of least work of those with a panel of weights that
+def _register_tile(target: Target, problem: Problem, column: int) -> tuple[int, int]:
+    """(rows, columns) of the register tile of least cost of those with a panel of weights that
     fits L2: twice, in use and under way, but once where L3 keeps up with a core of few
-    multiply-adds. column: bytes of a column of weights. pitch: see register_tiles."""
-    tiles = [tile for _, *tile in register_tiles(target, m, n, bits, pitch=pitch)]
+    multiply-adds. column: bytes of a column of weights."""
+    tiles = register_tiles(target, problem)
     room = target.l2_bytes * 3 // 4
-    fits = (t for t in tiles if target.vector_fmas * t[1] * column <= room)
-    rows, columns = next(fits, tiles[0])
-    return rows, columns
+    return next((t for t in tiles if target.vector_fmas * t[1] * column <= room), tiles[0])
 
 
 def _gathers(target: Target, unit: DotUnit, rows: int, channels: int, taps: int) -> bool:

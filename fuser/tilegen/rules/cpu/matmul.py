@@ -2,90 +2,52 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
-from fuser.base.target import DotUnit, Target
-from fuser.graph.sizes import is_symbolic, size_hint
-from fuser.tilegen import units
-from fuser.tilegen.rules.common import MOST_SYMBOLIC_DEPTH, block_of, blocks_of, ceildiv
+from fuser.base.target import Target
+from fuser.graph.sizes import size_hint
+from fuser.tilegen.rules.common import blocks_of, ceildiv
+from fuser.tilegen.rules.cpu import units
+from fuser.tilegen.rules.cpu.cost import cost
+from fuser.tilegen.rules.problem import Problem
 from fuser.tilegen.schedule import Schedule
 
-LINE_BYTES = 64
-PAGE_BYTES = 4096
-"""Bytes of a way of L1: the address within a page names the set."""
 
-
-def dot_schedule(
-    target: Target, m: int, n: int, k: int, bits: int, accumulators: int = 1, batch: int = 1,
-    unit: DotUnit | None = None, *, streamed: bool = True, folded: bool = True,
-    crooked: tuple[bool, bool] = (False, False), codes: bool = False, packed: bool = False,
-    panel: int = 0, decoded: int = 0,
-) -> Schedule:  # fmt: skip
-    """Blocks of a matmul: see `MatmulRule`. Caches bring operands wherever they begin. Rows of the
+def dot_schedule(target: Target, problem: Problem) -> Schedule:
+    """Blocks of a matmul: see `MatmulRule`. Caches load operands wherever they begin. Rows of the
     left operand are taken to follow each other, as nearly all do."""
-    m, n, batch = size_hint(m), size_hint(n), size_hint(batch)
-    k = block_of(k, MOST_SYMBOLIC_DEPTH) if is_symbolic(k) else k
-    if unit is not None:
-        return units.schedule(target, unit, m, n, k, accumulators, batch)
-    tile = register_tile(target, m, n, bits, accumulators, k * bits // 8)
-    return matmul_schedule(target, m, n, k, bits, accumulators, *tile)
+    p = problem.closed()
+    return units.schedule(target, p) if p.unit is not None else candidates(target, p)[0]
 
 
-def register_tile(
-    target: Target, m: int, n: int, bits: int, accumulators: int = 1, pitch: int = 0
-) -> tuple[int, int]:
-    """(rows, columns) of the register tile of a CPU dot that covers [m, n] with the least work."""
-    return register_tiles(target, m, n, bits, accumulators, pitch)[0][1:]
+def candidates(target: Target, problem: Problem) -> list[Schedule]:
+    """Matmuls of known sizes in the register tiles that fit, those of the least cost first."""
+    tiles = register_tiles(target, problem)
+    return [matmul_schedule(target, problem, *tile) for tile in tiles]
 
 
-def register_tiles(
-    target: Target, m: int, n: int, bits: int, accumulators: int = 1, pitch: int = 0
-) -> list[tuple[float, int, int]]:
-    """(cost, rows, columns) of the register tiles that fit, those of the least work first.
-
-    rows * vectors accumulators a dot, a row of B and one broadcast fit the registers; tiles that
-    fill them run at about the same speed, so what counts is what hangs over the edges of [m, n].
-    Tiles of few rows wait for B: L2 gives a line in 2.7 cycles. So do tiles of rows that L1 cannot
-    hold: pitch is the bytes from one to the next, 0 if unknown. Where a core begins one
-    multiply-add a cycle, the other instructions of a step pass beside them.
-    """
-    lanes = target.lanes(64 if bits == 64 else 32)
-    line = 2.7 * target.vector_fmas * target.vector_bits / 512  # multiply-adds while L2 gives one
-    found: list[tuple[float, int, int]] = []
+def register_tiles(target: Target, problem: Problem) -> list[tuple[int, int]]:
+    """(rows, columns) of the register tiles that fit, those of the least cost first: rows * vectors
+    accumulators a dot, a row of B and one broadcast fit the registers."""
+    p, lanes = problem, target.lanes(64 if problem.bits == 64 else 32)
+    found: dict[tuple[int, int], float] = {}
     for vectors in range(1, 5):
-        most = (target.vector_registers - 1 - vectors) // (vectors * accumulators)
+        most = (target.vector_registers - 1 - vectors) // (vectors * p.accumulators)
         most = min(most, target.tile_vectors // vectors)
-        panels = ceildiv(n, vectors * lanes)
         for rows in range(max(1, most // 2), most + 1):
-            height = min(rows, m)
-            lines = vectors + _evicted(target, height, pitch)
-            # multiply-adds of a step of k, its loads, and a share of the start and end of the tile
-            step = max(height * vectors, lines * line)
-            step += (0.15 * (height + vectors) + 2) * (0.1 if target.vector_fmas == 1 else 1)
-            found.append((ceildiv(m, height) * panels * step, height, vectors * lanes))
-    return sorted(dict.fromkeys(found), key=lambda item: item[0])
+            tile = min(rows, p.m), vectors * lanes
+            found[tile] = cost(target, p, blocks_of(m=tile[0], n=tile[1]))
+    return sorted(found, key=lambda tile: found[tile])
 
 
-def _evicted(target: Target, rows: int, pitch: int) -> int:
-    """Cache lines of `rows` rows that L1 evicts between two steps of k: all lines of a set that
-    cannot hold them. Rows a multiple of 4 KiB apart share one set."""
-    if not pitch:
-        return 0
-    crowds = Counter(row * pitch % PAGE_BYTES // LINE_BYTES for row in range(rows)).values()
-    ways = target.l1_bytes // PAGE_BYTES
-    return sum(crowd for crowd in crowds if crowd > ways)
-
-
-def matmul_schedule(
-    target: Target, m: int, n: int, k: int, bits: int, accumulators: int, rows: int, columns: int
-) -> Schedule:
+def matmul_schedule(target: Target, problem: Problem, rows: int, columns: int) -> Schedule:
     """The schedule of a CPU matmul with a register tile."""
+    p, line = problem, problem.k * problem.bits // 8
     group = swept_rows(
-        target, ceildiv(m, rows), ceildiv(n, columns), rows, k * bits // 8,
-        columns * accumulators * k * bits // 8, m * n * bits // 8,
+        target, ceildiv(p.m, rows), ceildiv(p.n, columns), rows, line,
+        columns * p.accumulators * line, p.m * p.n * p.bits // 8,
     )  # fmt: skip
-    return blocks_of(group=group, m=rows, n=columns, k=k, reason="register tile of least waste")
+    return blocks_of(group=group, m=rows, n=columns, k=p.k, reason="register tile of least cost")
 
 
 SWEPT_ROWS = 64
@@ -144,17 +106,22 @@ def packed_schedule(
     rows = size_hint(m)
     if narrow and block and target.dp4a:
         # each column has a sum a digit beside the scaled one
-        tile = register_tile(target, 1, n, 32, accumulators * 4)
+        tile = decoded_tile(target, 1, n, accumulators * 4)
         schedule = blocks_of(m=1, n=tile[1], k=block, reason="a row in three digits")
         return replace(schedule, late_scales=True, digits=True)
     if rows <= FEW_ROWS and block is not None:
-        tile = register_tile(target, rows, n, 32, accumulators * (2 if block else 1))
+        tile = decoded_tile(target, rows, n, accumulators * (2 if block else 1))
         schedule = blocks_of(m=tile[0], n=tile[1], k=block or k, reason="sums of blocks are scaled")
         return replace(schedule, late_scales=True)
     depth = min(k, max(1, DECODED_DEPTH // (block or 1)) * (block or 1))
-    tile = register_tile(target, rows, n, 32)
+    tile = decoded_tile(target, rows, n)
     even = ceildiv(rows, ceildiv(rows, DECODED_ROWS))
     return blocks_of(
         m=min(rows, ceildiv(even, tile[0]) * tile[0]), n=tile[1], k=depth,
         reason="weights are decoded once a block",
     )  # fmt: skip
+
+
+def decoded_tile(target: Target, m: int, n: int, accumulators: int = 1) -> tuple[int, int]:
+    """The register tile of a matmul whose weights are decoded on the way."""
+    return register_tiles(target, Problem(m, n, 1, 32, accumulators, decoded=8))[0]

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fuser.base.target import DotUnit, Target
+from fuser.base.target import Target
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen.row_order import SAME
 from fuser.tilegen.rules.common import MOST_ELEMENTS, block_of, cover
 from fuser.tilegen.rules.cpu import attention, matmul
 from fuser.tilegen.rules.cpu.rows import reduce_schedule as plain_reduce
+from fuser.tilegen.rules.problem import Problem
 from fuser.tilegen.rules.record import Reads, Rules
 from fuser.tilegen.schedule import Schedule
 
@@ -41,14 +42,9 @@ def attention_schedule(
     return replace(found, blocks=(("m", found.block("m")), ("n", keys)), split_k=1, reason=reason)
 
 
-def dot_schedule(
-    target: Target, m: int, n: int, k: int, bits: int, accumulators: int = 1, batch: int = 1,
-    unit: DotUnit | None = None, *, streamed: bool = True, folded: bool = True,
-    crooked: tuple[bool, bool] = (False, False), codes: bool = False, packed: bool = False,
-    panel: int = 0, decoded: int = 0,
-) -> Schedule:  # fmt: skip
+def dot_schedule(target: Target, problem: Problem) -> Schedule:
     """Blocks of a matmul: see `MatmulRule`. A tile has all of k."""
-    found = matmul.dot_schedule(target, m, n, k, bits, accumulators, batch, unit)
+    found = matmul.dot_schedule(target, problem)
     return replace(found, reason=f"{found.reason}; k in one piece, {SAME}")
 
 
@@ -75,7 +71,7 @@ def packed_schedule(
     blocks are scaled, as those of few rows are, where blocks are known."""
     if block is None:
         return matmul.packed_schedule(target, m, n, k, block, accumulators)
-    tile = matmul.register_tile(target, m, n, 32, accumulators * (2 if block else 1))
+    tile = matmul.decoded_tile(target, m, n, accumulators * (2 if block else 1))
     found = matmul.packed_schedule(target, 1, n, k, block, accumulators)
     return replace(
         found, blocks=(("m", tile[0]), ("n", tile[1]), ("k", block or k)),

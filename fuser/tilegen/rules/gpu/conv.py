@@ -2,101 +2,117 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 
-from fuser.base.target import DotUnit, Target
-from fuser.graph.sizes import is_symbolic, size_hint
-from fuser.tilegen.rules.common import block_of, blocks_of, ceildiv, cover, power_of_two
-from fuser.tilegen.rules.gpu.cluster_split_k import split_schedule
-from fuser.tilegen.rules.gpu.ping_pong import ping_pong_schedule
-from fuser.tilegen.rules.gpu.tiles import PREFETCHED, SHARED, deep_stages, gpu_tile
-from fuser.tilegen.rules.record import Window
+from fuser.base.target import Target
+from fuser.tilegen.rules.common import block_of, blocks_of, ceildiv, power_of_two
+from fuser.tilegen.rules.gpu.cost import UNIT_ROWS, ring_bytes, stage_bytes
+from fuser.tilegen.rules.gpu.matmul import least, persistent, shared
+from fuser.tilegen.rules.gpu.tiles import HALF_TILES, WIDE_TILES, has_room
+from fuser.tilegen.rules.problem import MIN_CHANNELS, Problem
 from fuser.tilegen.schedule import Schedule
 
-ALONE = 1.2
-"""How much longer a block takes that has a multiprocessor for itself: nothing hides its ends."""
-ONE_WAVE = (192, 64)
-"""A tile of 12 warps that fills a multiprocessor: fast where all blocks run at once."""
-WAVE = 2.5e5
-"""What a wave of two ping-pong warp groups costs besides matmuls and loads, in multiply-adds of all
-steps of k."""
+TALL, NARROW = (192, 128), (192, 64)
+"""(rows, columns) of three warp groups: where threads copy, and in one wave of the copy engine's,
+beside which two groups in ping-pong are faster (docs/lab/gpu-conv.md)."""
+CONV_TILES = tuple(sorted((*HALF_TILES, TALL, NARROW), reverse=True))
+"""Tall ones first: of two that cost the same."""
+PING_PONG = (8192, 16384, 192)
+"""Elements of the smallest and the largest tile of one of two ping-pong warp groups, columns."""
 DEEP, MANY = 256, 8
 """Steps of k, and waves of blocks, from which on a convolution of few channels has many."""
-ALL_SHARED = 216 << 10
-"""Bytes of the ring of a block that has a multiprocessor for itself, where the copy engine, which
-takes a line of 128 bytes in a few cycles, fills it."""
+SHARED, PREFETCHED, ALL_SHARED = 225 << 10, 144 << 10, 216 << 10
+"""Bytes of operands that a multiprocessor has room for; those under way in a block that has it for
+itself; and where the copy engine fills its ring, which takes a line of 128 bytes in a few cycles.
+"""
+MAX_STAGES = 10
 
 
-def conv_schedule(
-    target: Target, m: int, n: int, channels: int, taps: int, bits: int, groups: int,
-    unit: DotUnit | None = None, *, staged: bool = False, window: Window | None = None,
-    run: int = 1, pitch: int = 0,
-) -> Schedule:  # fmt: skip
-    """Blocks of a convolution: see `ConvRule`."""
-    staged = staged and not is_symbolic(channels)
-    m, n, groups = size_hint(m), size_hint(n), size_hint(groups)
-    channels = cover(channels)
-    half = bits == 16
-    # rows are gathered; with a short k the output dominates, and several blocks a processor hide it
-    k = channels * taps
-    most = 1 << 12 if k <= 64 else 1 << 13 if k <= 512 else 3 << 13
-    tall = ((192, 128),) if half and target.wgmma else ()
-    streamed = half and staged and bool(tall) and channels % 64 == 0 == n % 8 and k >= 128
-    tile = partial(
-        gpu_tile, target, m, n, bits, 1, groups, most, row_cost=60,
-        tall_cost=24 if streamed and taps > 1 else 0, alone=ALONE,
+def conv_schedule(target: Target, problem: Problem) -> Schedule:
+    """Blocks of a convolution: see `MatmulRule`."""
+    p = problem.closed()
+    assert p.image is not None
+    options = list(candidates(target, p))
+    if p.image.channels >= MIN_CHANNELS:
+        found = least(target, p, options)
+        # narrow boxes were not measured
+        return found if found.block("k") >= 64 else replace(found, im2col=False)
+    half = p.bits == 16
+    if half and p.k >= DEEP:
+        return _deep_schedule(target, p)
+    small = (s for s in options if max(s.block("m"), s.block("n")) <= 64)
+    found = least(target, p, small)
+    # what two warps have on its way suffices
+    tiles = p.tiles(found.block("m"), found.block("n"))
+    many = half and ceildiv(tiles, target.units) >= MANY
+    return replace(
+        found, warps=2 if many else 4, stages=2 if many else 3,
+        blocks=_blocks(found.block("m"), found.block("n"), 16),
     )  # fmt: skip
-    rows, columns, waves, reason = tile(more=(*tall, ONE_WAVE) if streamed else tall)
-    if (rows, columns) == ONE_WAVE and waves > 1:
-        rows, columns, waves, reason = tile(more=tall)
-    depth = 64 if half else 32 if bits < 64 else 16
-    if half and staged and waves == 1 and channels % 64 == 0:
-        shared = split_schedule(target, m, n, k, groups)
-        if shared is not None:
-            return replace(shared, group=0)
-    if streamed:
-        paired = ping_pong_schedule(
-            target, m, n, k, 1, groups, (rows, columns, waves), fixed=False, least=1 << 13,
-            widest=192, each=WAVE, alone=ALONE,
-        )  # fmt: skip
-        if paired is not None:
-            return replace(paired, group=0)
-    if channels < 16:
-        if half and k >= DEEP:
-            return _deep_schedule(target, m, n, groups)
-        many = half and waves >= MANY  # what two warps have on its way suffices
-        return blocks_of(
-            warps=2 if many else 4, stages=2 if many else 3, reason=reason,
-            m=min(rows, 64), n=min(columns, 64), k=16,
-        )  # fmt: skip
+
+
+def candidates(target: Target, problem: Problem) -> Iterator[Schedule]:
+    """The legal schedules of a convolution of known sizes."""
+    p, wgmma = problem, problem.bits == 16 and target.wgmma
+    assert p.image is not None
+    channels = p.image.channels
+    streamed = p.streamed and wgmma and channels % 64 == 0 == p.n % 8 and p.k >= 128
+    p = replace(p, streamed=streamed)
+    # with a short k the output dominates, and several blocks a multiprocessor hide it
+    most = 1 << 12 if p.k <= 64 else 1 << 13 if p.k <= 512 else 3 << 13
+    for rows, columns in CONV_TILES if p.bits == 16 else WIDE_TILES[:-1]:
+        three = rows == TALL[0]
+        if not has_room(target, rows, columns) or (three and not wgmma):
+            continue
+        plain = _plain_schedule(target, p, rows, columns)
+        several = p.tiles(rows, columns) > target.units
+        fits = not several if columns == NARROW[1] else not streamed
+        if rows * columns <= most and (not three or (fits and streamed == (columns == NARROW[1]))):
+            yield plain
+        if wgmma and problem.streamed and channels % 64 == 0:
+            yield from shared(target, problem, replace(plain, blocks=_blocks(rows, columns, 64)))
+        if streamed and several:
+            deep = replace(plain, blocks=_blocks(rows, columns, 64))
+            yield from persistent(target, p, deep, *PING_PONG)
+
+
+def _blocks(rows: int, columns: int, depth: int) -> tuple[tuple[str, int], ...]:
+    return (("m", rows), ("n", columns), ("k", depth))
+
+
+def _plain_schedule(target: Target, p: Problem, rows: int, columns: int) -> Schedule:
+    """A tile a block."""
+    assert p.image is not None
+    channels, half = p.image.channels, p.bits == 16
+    depth = 64 if half else 32 if p.bits < 64 else 16
     while depth > 16 and channels % depth and depth > channels % depth:
         depth //= 2
-    warps = 8 if rows * columns >= 128 * 128 else 4
-    warps = 12 if rows == 192 else warps
-    stages = 6 if (rows, columns) == ONE_WAVE else 4 if half else 3
-    iterations = taps * ceildiv(channels, depth)
-    if half and warps == 4 and (3 <= waves <= 4 or (waves > 4 and k <= 512)):
+    waves = ceildiv(p.tiles(rows, columns), target.units)
+    warps = 12 if rows == 192 else 8 if rows * columns >= 128 * 128 else 4
+    stages = 6 if (rows, columns) == NARROW else 4 if half else 3
+    stage = stage_bytes(p, rows, columns, depth)
+    if half and warps == 4 and (3 <= waves <= 4 or (waves > 4 and p.k <= 512)):
         # three blocks at once, and so all of the last wave
-        stages = max(2, min(stages, SHARED // (3 * 2 * (rows + columns) * depth), iterations))
+        stages = max(2, min(stages, SHARED // (3 * stage), p.iterations(depth)))
     if half and waves == 1 and warps < 12:
         # one block a multiprocessor: many bytes on their way, and few barriers
         if rows + columns <= 96 and channels % 128 == 0:
             depth = 128
-        room = ALL_SHARED if streamed and rows >= 64 else PREFETCHED
-        stages = deep_stages(rows + columns, depth, taps * ceildiv(channels, depth), room)
-    schedule = blocks_of(warps=warps, stages=stages, reason=reason, m=rows, n=columns, k=depth)
-    # narrow boxes were not measured
-    return schedule if depth >= 64 else replace(schedule, im2col=False)
+        room = ALL_SHARED if p.streamed and rows >= UNIT_ROWS else PREFETCHED
+        some = room // stage_bytes(p, rows, columns, depth)
+        stages = max(4, min(some, MAX_STAGES, p.iterations(depth)))
+    stages = max(2, min(stages, ring_bytes(target) // stage_bytes(p, rows, columns, depth)))
+    return blocks_of(warps=warps, stages=stages, m=rows, n=columns, k=depth)
 
 
-def _deep_schedule(target: Target, m: int, n: int, groups: int) -> Schedule:
+def _deep_schedule(target: Target, p: Problem) -> Schedule:
     """Few channels and many taps, as where an image is cut into patches: to fetch the rows takes
     longer than to multiply them. Where there are few blocks, small ones fetch side by side."""
-    count = ceildiv(m, 64) * ceildiv(n, 64) * groups
+    count = p.tiles(64, 64)
     rows, columns = (64, 64) if count >= target.units else (16, 32)
     return blocks_of(
-        stages=3, reason=f"gathered; {count} blocks of 64x64 on {target.units} processors",
+        stages=3, reason=f"gathered; {count} blocks of 64x64 on {target.units} multiprocessors",
         m=rows, n=columns, k=64,
     )  # fmt: skip
 

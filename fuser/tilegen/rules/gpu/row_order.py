@@ -11,100 +11,58 @@ may still follow the sizes. Few rows cost what 64 do, which is little where weig
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from fuser.base.target import DotUnit, Target
+from fuser.base.target import Target
 from fuser.graph.sizes import is_symbolic, size_hint
 from fuser.tilegen.row_order import SAME
 from fuser.tilegen.rules.common import (
-    MOST_SYMBOLIC_DEPTH,
     MOST_SYMBOLIC_KEYS,
-    block_of,
     blocks_of,
-    ceildiv,
-    cover,
     power_of_two,
     reduced_extents,
 )
+from fuser.tilegen.rules.gpu import conv, matmul
 from fuser.tilegen.rules.gpu.attention import shared_bytes
 from fuser.tilegen.rules.gpu.conv import DEEP
-from fuser.tilegen.rules.gpu.matmul import CODE_TILE
-from fuser.tilegen.rules.gpu.one_wave import warps_of
-from fuser.tilegen.rules.gpu.ping_pong import ping_pong_schedule
+from fuser.tilegen.rules.gpu.cost import UNIT_ROWS
 from fuser.tilegen.rules.gpu.rows import ROW_ELEMENTS, row_blocks
-from fuser.tilegen.rules.gpu.tiles import deep_stages, gpu_tile
-from fuser.tilegen.rules.record import Reads, Rules, Window
+from fuser.tilegen.rules.problem import MIN_CHANNELS, Problem
+from fuser.tilegen.rules.record import Reads, Rules
 from fuser.tilegen.schedule import Schedule
 
-UNIT_ROWS = 64
-"""Rows of a tile of wgmma: fewer would be another unit, with sums of its own."""
 OPEN_ROW = 1024
 """Elements of a tile of rows whose length is open."""
 
 
-def dot_schedule(
-    target: Target, m: int, n: int, k: int, bits: int, accumulators: int = 1, batch: int = 1,
-    unit: DotUnit | None = None, *, streamed: bool = True, folded: bool = True,
-    crooked: tuple[bool, bool] = (False, False), codes: bool = False, packed: bool = False,
-    panel: int = 0, decoded: int = 0,
-) -> Schedule:  # fmt: skip
+def dot_schedule(target: Target, problem: Problem) -> Schedule:
     """Blocks of a matmul: see `MatmulRule`. Nobody shares the k of a tile."""
-    m, n, batch = size_hint(m), size_hint(n), size_hint(batch)
-    k = block_of(k, MOST_SYMBOLIC_DEPTH) if is_symbolic(k) else k
-    narrow = bits <= 16
-    least = UNIT_ROWS if narrow and target.wgmma else 0
-    m = max(m, least)
-    most = CODE_TILE if codes else 1 << 15
-    rows, columns, waves, reason = gpu_tile(
-        target, m, n, min(bits, 16) if narrow else bits, accumulators, batch, most, least=least
-    )  # fmt: skip
-    depth = 128 if bits == 8 else 64 if narrow else 32 if bits < 64 else 16
-    while depth > 16 * (2 if bits == 8 else 1) and depth >= 2 * k:
-        depth //= 2
-    if narrow and streamed and target.wgmma and not codes and bits == 16 and k >= 128:
-        plain = rows, columns, waves
-        paired = ping_pong_schedule(target, m, n, k, accumulators, batch, plain, fixed=False)
-        if paired is not None:
-            return replace(paired, reason=f"{paired.reason}; {_order(depth)}")
-    lines, stages = rows + columns * accumulators, 4 if narrow else 3
-    if bits == 16 and waves == 1 and lines <= 192:
-        stages = deep_stages(lines, depth, ceildiv(k, depth), 216 << 10, 18)
-    return blocks_of(
-        warps=warps_of(rows * columns * accumulators, accumulators, short=False), stages=stages,
-        group=8 if batch == 1 else 0, reason=f"{reason}; {_order(depth)}",
-        m=rows, n=columns, k=depth,
-    )  # fmt: skip
+    return _whole(target, problem.closed(), matmul.candidates)
 
 
-def _order(depth: int) -> str:
-    return f"k in steps of {depth}, {SAME}"
+def _whole(
+    target: Target, problem: Problem, candidates: Callable[[Target, Problem], Iterator[Schedule]]
+) -> Schedule:
+    """Of the candidates that multiply by one unit, and k from its first step to its last, that of
+    least cost."""
+    rows = UNIT_ROWS if problem.bits <= 16 and target.wgmma else 0
+    p = replace(problem, m=max(problem.m, rows), folded=True, open=True, misaligned=(False, False))
+    options = [s for s in candidates(target, p) if s.block("m") >= rows and not s.tf32x3]
+    depth = min(s.block("k") for s in options)  # few blocks may have longer steps
+    found = matmul.least(target, p, (s for s in options if s.block("k") == depth))
+    return replace(found, reason=f"{found.reason}; k in steps of {found.block('k')}, {SAME}")
 
 
-def conv_schedule(
-    target: Target, m: int, n: int, channels: int, taps: int, bits: int, groups: int,
-    unit: DotUnit | None = None, *, staged: bool = False, window: Window | None = None,
-    run: int = 1, pitch: int = 0,
-) -> Schedule:  # fmt: skip
-    """Blocks of a convolution: see `ConvRule`. Nobody shares the taps or channels of a tile."""
-    m, n, groups = size_hint(m), size_hint(n), size_hint(groups)
-    channels, half = cover(channels), bits == 16
-    least = UNIT_ROWS if half and target.wgmma else 0
-    m = max(m, least)
-    rows, columns, _, reason = gpu_tile(
-        target, m, n, bits, 1, groups, 3 << 13, row_cost=60, least=least
-    )  # fmt: skip
-    if channels < 16:
-        depth = 64 if half and channels * taps >= DEEP else 16
-        rows, columns = (64, 64) if half else (min(rows, 64), min(columns, 64))
-        return blocks_of(stages=3, reason=f"{reason}; {_order(depth)}", m=rows, n=columns, k=depth)
-    depth = 64 if half else 32 if bits < 64 else 16
-    while depth > 16 and channels % depth and depth > channels % depth:
-        depth //= 2
-    found = blocks_of(
-        warps=8 if rows * columns >= 128 * 128 else 4, stages=4 if half else 3,
-        reason=f"{reason}; {_order(depth)}", m=rows, n=columns, k=depth,
-    )  # fmt: skip
-    return found if depth >= 64 else replace(found, im2col=False)
+def conv_schedule(target: Target, problem: Problem) -> Schedule:
+    """Blocks of a convolution: see `MatmulRule`. Nobody shares the taps or channels of a tile."""
+    p, half = problem.closed(), problem.bits == 16
+    assert p.image is not None
+    if p.image.channels < MIN_CHANNELS:
+        depth, side = 64 if half and p.k >= DEEP else 16, 64
+        return blocks_of(stages=3, reason=f"k in steps of {depth}, {SAME}", m=side, n=side, k=depth)
+    found = _whole(target, p, conv.candidates)
+    return found if found.block("k") >= 64 else replace(found, im2col=False)
 
 
 def attention_schedule(

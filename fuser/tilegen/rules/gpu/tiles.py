@@ -1,84 +1,107 @@
-"""Tiles of a GPU's matmuls, by their cost, and the stages of their rings."""
+"""Tiles of a GPU's matmuls: which fit, and what follows from one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from fuser.base.target import Target
-from fuser.tilegen.rules.common import ceildiv
+from fuser.tilegen.rules.common import blocks_of
+from fuser.tilegen.rules.gpu.cost import fed_by_copies, ring_bytes, stage_bytes
+from fuser.tilegen.rules.problem import Problem
+from fuser.tilegen.schedule import Schedule
 
 HALF_TILES = (
     *((128, columns) for columns in (256, 192, 128)),
     *((64, 192), (64, 128), (128, 64), (64, 64), (64, 32)),
     *((32, 64), (32, 32), (16, 64), (16, 32)),
 )
-WIDE_TILES = ((64, 64), (32, 64), (64, 32), (32, 32), (16, 64), (16, 32))
-"""(rows, columns) of a GPU dot of 16-bit operands and of others, the largest first."""
-SHARED = 225 << 10
-"""Bytes of shared memory that the blocks of a multiprocessor have for operands."""
-PREFETCHED = 144 << 10
-"""Bytes of operands under way in a block that has a multiprocessor for itself."""
+COPIED_TILES = ((192, 192), (64, 256), (64, 96))
+"""(rows, columns) of a dot of operands of 16 bits or fewer, and more of those that the copy engine
+fetches."""
+WIDE_TILES = ((128, 64), (64, 64), (32, 64), (64, 32), (32, 32), (16, 64), (16, 32), (16, 16))
+"""The same of wider operands."""
+PING_PONG_TILES = ((128, 128), (64, 256), (64, 192), (128, 64), (64, 128), (64, 64))
+"""The same of one of two ping-pong warp groups."""
+MAX_COLUMNS, MAX_TILE, MAX_CODE_TILE = 256, 128 * 256, 128 * 128
+"""Columns and elements of all accumulators of a tile; of 8-bit floats, whose sums of a step of k
+are apart from those so far."""
+MAX_STAGES = 18
+EPILOGUE_BYTES = 16 << 10
+"""Bytes of shared memory in which eight warps transpose 16 rows at a time for the store."""
+LONG_STREAM = 192
+"""Rows and columns of a tile, up to which the stages of threads' copies fill shared memory."""
+SHORT_K = 1024
+"""Steps of k below which the epilogue is a large part, which two warp groups then share."""
 
 
-STRIPS = 16 << 10
-"""Bytes of the buffers of eight warps that turn strips of 16 rows over."""
-
-
-def gpu_tile(
-    target: Target,
-    m: int,
-    n: int,
-    bits: int,
-    accumulators: int,
-    batch: int,
-    most: int = 1 << 15,
-    row_cost: int = 24,
-    tall_cost: int = 0,
-    alone: float = 1.0,
-    more: tuple[tuple[int, int], ...] = (),
-    least: int = 0,
-) -> tuple[int, int, int, str]:
-    """(rows, columns, waves, reason): the tile of least estimated time.
-
-    A wave is one block on every multiprocessor. In a step of k a block multiplies rows * columns
-    and streams both operands; row_cost is the cost of a row of the left one, in multiply-adds, and
-    tall_cost that of one of 64 rows or more, if it is another. Fitted to an H200. most: the largest
-    tile, in elements of all accumulators. alone: what a block costs more that has a multiprocessor
-    for itself, as nothing hides its start and its end. more: tiles beside the usual ones.
-    least: rows of a tile.
-    """
-    sizes = (*more, *(HALF_TILES if bits == 16 else WIDE_TILES))
-    sizes = tuple(size for size in sizes if size[0] >= least)
-    best: tuple[float, bool, int, int, int] | None = None
-    cost: float
-    for rows, columns in sizes:
-        too_wide = columns * accumulators > 256 or rows * columns * accumulators > most
-        if (too_wide and (rows, columns) != sizes[-1]) or not has_room(target, rows, columns):
+def tiles_of(target: Target, problem: Problem) -> Iterator[tuple[int, int]]:
+    """(rows, columns) of the tiles that registers and shared memory have room for."""
+    half = problem.bits <= 16
+    most = MAX_CODE_TILE if problem.codes else MAX_TILE
+    for rows, columns in (*HALF_TILES, *COPIED_TILES) if half else WIDE_TILES:
+        wide, copied = columns * problem.accumulators, (rows, columns) in COPIED_TILES
+        if copied and (problem.codes or not fed_by_copies(target, problem, rows)):
             continue
-        waves = ceildiv(ceildiv(m, rows) * ceildiv(n, columns) * batch, target.units)
-        line = tall_cost if tall_cost and rows >= 64 else row_cost
-        cost = waves * (rows * columns + line * rows + 24 * columns + 2048)
-        cost *= alone if waves == 1 else 1
-        # of a tile and its transpose the wide one, while one accumulator fills its columns
-        tie = columns * accumulators > 128
-        if best is None or (cost, tie) < best[:2]:
-            best = (cost, tie, rows, columns, waves)
-    assert best is not None
-    _, _, rows, columns, waves = best
-    count = ceildiv(m, rows) * ceildiv(n, columns) * batch
-    return rows, columns, waves, f"{count} blocks in {waves} waves on {target.units} processors"
+        # three warp groups have room for one accumulator; two of 96 columns fill their registers
+        fits = rows * wide <= most or (copied and wide <= 192)
+        stages = 2 * stage_bytes(problem, rows, columns, depth_of(problem))
+        if (
+            (columns == 96 and wide != 192)
+            or (columns == 16 == wide)
+            or 0 < target.shared_bytes < stages
+        ):
+            continue
+        if wide <= MAX_COLUMNS and fits and has_room(target, rows, columns):
+            yield rows, columns
 
 
 def has_room(target: Target, rows: int, columns: int) -> bool:
-    """Whether registers have room for the sums of a tile, and shared memory for turning them over
-    for the store, 16 bytes between rows, beside the buffers of warps that store in strips."""
+    """Whether registers have room for the sums of a tile, and shared memory for transposing them
+    for the store, 16 bytes between rows, beside the buffers of warps that store a few rows at a
+    time."""
     if columns > 128 and not target.clusters:
         return False
-    strips = STRIPS if target.clusters else 0
-    return not 0 < target.shared_bytes < rows * (4 * columns + 16) + strips
+    buffers = EPILOGUE_BYTES if target.clusters else 0
+    return not 0 < target.shared_bytes < rows * (4 * columns + 16) + buffers
 
 
-def deep_stages(
-    lines: int, depth: int, iterations: int, bytes_: int = PREFETCHED, most: int = 10
-) -> int:
-    """Stages of a block that has a multiprocessor, and its shared memory, for itself. lines: rows
-    of the left operand and columns of the right ones; depth: 16-bit elements of each in a stage."""
-    return max(4, min(bytes_ // (lines * depth * 2), most, iterations))
+def warps_of(tile: int, accumulators: int, *, short: bool) -> int:
+    """Warps that compute a tile of so many elements of all accumulators. short: a block has one
+    tile, of a short k. Two accumulators have too few columns for two warp groups."""
+    if tile > MAX_TILE:
+        return 12
+    shared = short and tile == 64 * 128 and accumulators == 1
+    return 8 if tile >= 128 * 128 or shared else 4
+
+
+def depth_of(problem: Problem) -> int:
+    """Steps of k of an iteration."""
+    bits, k = problem.bits, problem.k
+    some = 16 // bits if bits < 16 else 1
+    depth = 64 * some if bits <= 16 else 32 if bits < 64 else 16
+    while depth > 16 * some and depth >= 2 * k:
+        depth //= 2
+    if bits <= 16 and not problem.streamed and not problem.codes and 64 * some < k <= 256 * some:
+        # elements are copied one by one: as few as possible beyond the last
+        depth = some * min((64, 48, 32), key=lambda deep: -(-k // (deep * some)) * (deep + 16))
+    return depth
+
+
+def plain_schedule(target: Target, problem: Problem, rows: int, columns: int) -> Schedule:
+    """A matmul of one tile a block, with as many stages as shared memory has room for where few
+    blocks are to come."""
+    wide, depth = columns * problem.accumulators, depth_of(problem)
+    waves = -(-problem.tiles(rows, columns) // target.units)
+    copies, half = fed_by_copies(target, problem, rows), problem.bits <= 16
+    stage, room = stage_bytes(problem, rows, columns, depth), ring_bytes(target)
+    stages = 4 if half else 3
+    streams = waves <= 2 if copies else half and waves == 1 and rows + wide <= LONG_STREAM
+    if streams and not problem.codes:
+        fewest = 2 if waves > 1 else 4
+        stages = max(fewest, min(room // waves // stage, MAX_STAGES, problem.iterations(depth)))
+    short = copies and waves == 1 and problem.k * problem.bits < SHORT_K * 16
+    return blocks_of(
+        warps=warps_of(rows * wide, problem.accumulators, short=short and not problem.codes),
+        stages=max(2, min(stages, room // stage)), group=8 if problem.batch == 1 else 0,
+        m=rows, n=columns, k=depth,
+    )  # fmt: skip
