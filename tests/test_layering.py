@@ -22,8 +22,8 @@ LEVELS = (
 MOST_ENTRIES = 21
 FRONT_ENDS = ("onnx", "torch", "numpy")
 GPU = "backend.nvptx."
-MAX_ATTRIBUTES = 32
-MAX_FOREIGN_ASSIGNMENTS = 103
+MAX_ATTRIBUTES = 20
+MAX_FOREIGN_ASSIGNMENTS = 85
 
 
 @functools.cache

@@ -26,18 +26,17 @@ Source = SharedTile | Tile
 def lower_dot(low: Builder, op: ops.Dot) -> Tile:
     """The result tile of a dot, in its accumulator layout."""
     plan = low.assignment.dots[op]
-    if low.frugal:
+    if low.attempt.frugal:
         length = slice_length(low, op, plan)
         if length < op.a.shape[1]:
             return _sliced_dot(low, op, plan, length)
     acc = low.tile(op.acc, plan.accumulator)
     if plan.kind == "fma":
         return _fma_dot(low, op, plan, acc)
-    low.scratch = []
-    result = _on_tensor_cores(low, op, plan, acc)
-    for slot in low.scratch:  # of operands that were in registers
+    scratch: list[Slot] = []
+    result = _on_tensor_cores(low, op, plan, acc, scratch)
+    for slot in scratch:
         low.shared.free(slot)
-    low.scratch = []
     return result
 
 
@@ -53,9 +52,12 @@ def _sliced_dot(low: Builder, op: ops.Dot, plan: DotPlan, length: int) -> Tile:
     return result
 
 
-def _on_tensor_cores(low: Builder, op: ops.Dot, plan: DotPlan, acc: Tile) -> Tile:
-    left = operand(low, op, "a")
-    right = operand(low, op, "b")
+def _on_tensor_cores(
+    low: Builder, op: ops.Dot, plan: DotPlan, acc: Tile, scratch: list[Slot]
+) -> Tile:
+    """scratch: gets the slots of operands that were in registers, where they may be freed."""
+    left = operand(low, op, "a", scratch)
+    right = operand(low, op, "b", scratch)
     land_copies(low)
     consumer_warps.before_dot(low, op)
     if plan.kind == "wgmma":
@@ -73,7 +75,7 @@ def _on_tensor_cores(low: Builder, op: ops.Dot, plan: DotPlan, acc: Tile) -> Til
 def _land_group(low: Builder, op: ops.Dot, group: list[ops.Dot], result: Tile) -> bool:
     """Note a dot of a group; after the last, wait for all and bind the results. Whether it was the
     last."""
-    stream = next(s for s in low.streams.values() if op in s.group)
+    stream = next(s for s in low.producer.streams.values() if op in s.group)
     stream.flying[op] = result
     if op is not group[-1]:
         return False
@@ -86,12 +88,12 @@ def _land_group(low: Builder, op: ops.Dot, group: list[ops.Dot], result: Tile) -
 # operands -----------------------------------------------------------------------------------------
 
 
-def operand(low: Builder, op: ops.Dot, role: str) -> Source:
+def operand(low: Builder, op: ops.Dot, role: str, scratch: list[Slot] | None = None) -> Source:
     """The operand where the instructions can read it: shared memory, or fragments in registers."""
     value: Value = getattr(op, role)
     entry = low.env[value]
     plan = low.assignment.dots[op]
-    known = low.bindings.prepared(entry, role, plan)
+    known = low.env.prepared(entry, role, plan)
     if known is not None:
         return known
     if isinstance(entry, SharedTile):
@@ -113,7 +115,10 @@ def operand(low: Builder, op: ops.Dot, role: str) -> Source:
         and in_registers(entry.layout, fragment)
     ):
         return fill_edge(low, convert(low, entry, fragment), (axis,))
-    return _to_shared(low, op, role, entry, axis)
+    made = _to_shared(low, op, role, entry, axis)
+    if scratch is not None and low.caller and not low.producer.streams:
+        scratch.append(made.slot)
+    return made
 
 
 def _inner_axis(tile: Tile, shape: tuple[int, ...], k_axis: int) -> int:
@@ -133,8 +138,6 @@ def _to_shared(low: Builder, op: ops.Dot, role: str, tile: Tile, k_axis: int) ->
     layout = tile.layout
     inner = k_axis if needs_inner_k(op) else _inner_axis(tile, shape, k_axis)
     slot = low.shared.allocate(tile_bytes(shape, inner, tile.dtype), 1024)
-    if low.caller and not low.streams:
-        low.scratch.append(slot)
     target = SharedTile(tile.dtype, shape, inner, slot)
     if layout.shape[k_axis] < shape[k_axis]:
         write(low, _zeros(low, tile.dtype, shape, low.plain_layout(shape)), target)

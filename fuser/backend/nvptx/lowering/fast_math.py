@@ -227,7 +227,8 @@ def feeds_halves(low: Builder, op: ops.Map, smooth: bool = False) -> bool:
 def writes_halves(low: Builder) -> bool:
     """Whether all that the kernel writes are 16-bit floats: also what goes through sums of rows,
     as the exponentials of a softmax do, is rounded to them."""
-    return all(buffer.dtype.is_float and buffer.dtype.bits == 16 for buffer in low.written)
+    written = [buffer.dtype for buffer in low.kernel.buffers if low.hazards.is_written(buffer)]
+    return all(dtype.is_float and dtype.bits == 16 for dtype in written)
 
 
 def _tanh_of(low: Builder, op: ops.Map) -> gpu.ScaledFn:

@@ -132,12 +132,12 @@ def stage_once(low: Builder, op: ops.Load) -> None:
     tile = shared_tile_for(low, op)
     copy_async(low, op, tile)
     commit_copies(low)
-    low.copies_pending = True
+    low.copies.await_later()
     low.env[op.result] = tile
 
 
 def land_copies(low: Builder) -> None:
     """Wait for copies that were issued outside of a pipeline."""
-    if low.copies_pending:
+    if low.copies.pending:
         wait_copies(low, 0)
-        low.copies_pending = False
+        low.copies.await_later(False)

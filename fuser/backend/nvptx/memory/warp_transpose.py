@@ -8,8 +8,7 @@ own, so a warp group's epilogue waits for no other group.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from fuser.backend.nvptx.analysis.access import Access, step_of
 from fuser.backend.nvptx.ir import ops as gpu
@@ -41,18 +40,9 @@ def warp_transpose_of(low: Builder, access: Access, layout: Layout) -> WarpTrans
     return found if found.columns >= 64 else dataclasses.replace(found, width=32)
 
 
-@contextmanager
-def own_buffers(low: Builder) -> Iterator[Slot]:
-    """Let the warps keep their buffers for a while, so that they wait for each other only once: a
-    slot like any other, where they have none for the whole kernel."""
-    if low.warp_buffers is not None:
-        yield low.warp_buffers
-        return
-    slot = low.shared.allocate(BUFFER * low.warps, 128)
-    low.warp_buffers = slot
-    yield slot
-    low.warp_buffers = None
-    low.shared.free(slot)
+def own_buffers(low: Builder) -> AbstractContextManager[Slot]:
+    """Let the warps keep their buffers for a while."""
+    return low.shared.warp_buffers(BUFFER * low.warps)
 
 
 def store_transposed(low: Builder, access: Access, tile: Tile, transpose: WarpTranspose) -> None:

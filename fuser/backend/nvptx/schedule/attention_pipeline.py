@@ -78,9 +78,9 @@ class AttentionPipeline:
         self.masks = MaskPeeling(low, chain, self.loop)
         self._carried: list[Operand] = []
         # a way through shared memory would wait for the data before anything is issued
-        low.direct.update(plain_loads(low, chain.head + chain.beneath))
+        low.copies.direct.update(plain_loads(low, chain.head + chain.beneath))
         asked = low.kernel.schedule.ping_pong
-        one_ring = len({other.leader or other for other in low.streams.values()}) == 1
+        one_ring = len({other.leader or other for other in low.producer.streams.values()}) == 1
         self.ping_pong = (
             low.warps == 8 and one_ring and self.loop in low.kernel.body.ops
             and (PING_PONG if asked is None else asked)
@@ -315,7 +315,7 @@ class AttentionPipeline:
         low = self.low
         for load, tile in zip(channel.loads, channel.tiles, strict=True):
             low.env[load.result] = tile.at_stage(low.scalars.times(stage, tile.bytes))
-            low.piped.add(load)
+            low.copies.piped.add(load)
 
     def _release(self, channels: list[Channel], stage: Operand) -> None:
         for channel in channels:

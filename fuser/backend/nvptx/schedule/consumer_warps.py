@@ -54,7 +54,7 @@ def is_zero(low: Builder, value: Value) -> bool:
 
 def keeps_sums(low: Builder, op: ops.Dot) -> Operand:
     """A condition that holds where a dot in a stream adds to the sums of earlier iterations."""
-    for stream in low.streams.values():
+    for stream in low.producer.streams.values():
         if op in stream.fresh:
             return low.scalars.compare("ne", stream.variable, stream.first)
     return 1
@@ -73,7 +73,7 @@ def begin_iteration(low: Builder, stream: Stream) -> None:
         channel.waited, channel.done = False, 0
         for load, tile in zip(channel.loads, channel.tiles, strict=True):
             low.env[load.result] = tile.at_stage(low.scalars.times(stream.stage, tile.bytes))
-            low.piped.add(load)
+            low.copies.piped.add(load)
 
 
 def before_dot(low: Builder, op: ops.Dot) -> None:
@@ -98,7 +98,7 @@ def after_dot(low: Builder, op: ops.Dot) -> None:
 
 def before_read(low: Builder, value: Value) -> tuple[Stream, Channel] | None:
     """Wait for what the producer fetches for registers; where it comes from, if it does."""
-    for stream in low.streams.values():
+    for stream in low.producer.streams.values():
         for channel in stream.channels:
             if any(load.result is value for load in channel.loads):
                 if not channel.waited:
@@ -125,7 +125,7 @@ def after_read(low: Builder, stream: Stream, channel: Channel) -> None:
 def _channels(low: Builder, op: ops.Dot) -> list[tuple[Stream, Channel]]:
     return [
         (stream, channel)
-        for stream in low.streams.values()
+        for stream in low.producer.streams.values()
         for channel in stream.channels
         if op in channel.dots
     ]
@@ -133,4 +133,4 @@ def _channels(low: Builder, op: ops.Dot) -> list[tuple[Stream, Channel]]:
 
 def group_of(low: Builder, op: ops.Dot) -> list[ops.Dot]:
     """The dots that are issued together with this one; empty where it is alone."""
-    return next((s.group for s in low.streams.values() if op in s.group), [])
+    return next((s.group for s in low.producer.streams.values() if op in s.group), [])

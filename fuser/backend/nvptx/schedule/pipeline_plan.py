@@ -49,7 +49,7 @@ def plan_pipeline(low: Builder, op: ops.For) -> Pipeline | None:
 def _planned(low: Builder, op: ops.For) -> Pipeline | str:
     """The pipeline of a loop, or why there is none."""
     # through registers one tile is on its way while another is multiplied
-    wanted = low.stages if low.target.async_copies else min(low.stages, 2)
+    wanted = low.attempt.stages if low.target.async_copies else min(low.attempt.stages, 2)
     makers = low.assignment.makers
     if wanted < 2:
         return f"{wanted} stages let nothing run ahead"

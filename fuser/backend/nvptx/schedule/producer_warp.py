@@ -58,7 +58,7 @@ def split_roles(low: Builder) -> None:
     threads = 32 * low.warps * low.producer.consumer_groups
     persists = persistent.begin(low)
     if low.producer.counters:
-        low.warp_buffers = low.shared.allocate(BUFFER * low.warps, 128)
+        low.shared.keep_warp_buffers(BUFFER * low.warps)
     with low.where(e.compare("eq", e.tid, threads)):
         _make_barriers(low)
     low.multicast.meet()
@@ -75,7 +75,7 @@ def split_roles(low: Builder) -> None:
     if persists:
         persistent.each_program(low, low.producer.consumer_groups, lambda: persistent.consume(low))
     else:
-        for stream in low.streams.values():
+        for stream in low.producer.streams.values():
             stream.ring = (0, 0)
         low.program()
     low.cluster.finish()
@@ -88,7 +88,7 @@ def _make_barriers(low: Builder) -> None:
     def make(barrier: str, count: int) -> None:
         low.do(gpu.MbarrierInit(barrier=barrier, count=count))
 
-    for stream in low.streams.values():
+    for stream in low.producer.streams.values():
         for channel in stream.channels:
             readers = channel.readers(low) * low.multicast.senders(channel)
             for stage in range(stream.stages if stream.leader is None else 0):
@@ -110,14 +110,14 @@ def _make_barriers(low: Builder) -> None:
 
 def _produce(low: Builder) -> None:
     """The producer's part: index arithmetic and the copies of every stream, in program order."""
-    with low.bindings.apart(low.kernel.scalars):
+    with low.env.apart(low.kernel.scalars):
         _produce_block(low, low.kernel.body)
 
 
 def _produce_block(low: Builder, block: Block) -> None:
     for op in block.ops:
-        if isinstance(op, ops.For) and op in low.streams:
-            _produce_stream(low, low.streams[op])
+        if isinstance(op, ops.For) and op in low.producer.streams:
+            _produce_stream(low, low.producer.streams[op])
         elif isinstance(op, ops.For) and op in low.producer.counters:
             _produce_loop(low, op)
         elif isinstance(op, ops.Load) and op in low.producer.resident:
@@ -128,12 +128,12 @@ def _produce_block(low: Builder, block: Block) -> None:
 
 def _produce_loop(low: Builder, loop: ops.For) -> None:
     """A loop around streams, with the integers that it carries and the rings of the streams."""
-    e, carried, layout = low.scalars, low.producer.counters[loop], low.scalar_layout
+    e, carried, layout = low.scalars, low.producer.counters[loop], low.assignment.scalar_layout
     start, stop = bounds(low, loop)
     inits = tuple(low.tile(loop.inits[at], layout) for at in carried)
     params = tuple(low.like(init) for init in inits)
     variable = e.name_of()
-    rings = CarriedRings(low, low.streams.values(), loop)
+    rings = CarriedRings(low, low.producer.streams.values(), loop)
     region = low.region(gpu.For(
         stop=stop, scalars=(variable, *rings.names), firsts=(start, *rings.firsts),
         params=params, inits=inits, body=ir.Block(), results=tuple(low.like(i) for i in inits),
@@ -153,7 +153,7 @@ def _produce_loop(low: Builder, loop: ops.For) -> None:
 def _await_last(low: Builder) -> None:
     """Wait until the last stages that went to several blocks are empty in all of them."""
     e = low.scalars
-    for stream in low.streams.values():
+    for stream in low.producer.streams.values():
         stage, phase = stream.ring
         for channel in low.multicast.sends(stream):
             for ahead in range(stream.stages):

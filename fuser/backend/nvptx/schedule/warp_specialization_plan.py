@@ -341,8 +341,8 @@ def _depth(low: Builder, each: int, streams: dict[ops.For, Stream]) -> int:
     programs = low.cluster.blocks
     for extent in low.kernel.grid:
         programs *= size_hint(extent)
-    alone = programs <= low.target.units and low.stages == low.kernel.schedule.stages
-    if wanted(low, streams) and low.stages == low.kernel.schedule.stages:
+    alone = programs <= low.target.units and low.attempt.stages == low.kernel.schedule.stages
+    if wanted(low, streams) and low.attempt.stages == low.kernel.schedule.stages:
         return 8
     return min(16, (96 << 10) // each) if alone else 0
 

@@ -34,7 +34,7 @@ def lower_while(low: Builder, op: ops.While) -> None:
         low.block(op.condition)
         last = op.condition.ops[-1]
         assert isinstance(last, ops.Yield)
-        return low.tile(last.args[0], low.scalar_layout)
+        return low.tile(last.args[0], low.assignment.scalar_layout)
 
     def body(phis: list[Tile]) -> list[Tile]:
         low.env.update(zip(op.body.params, phis, strict=True))
@@ -59,7 +59,7 @@ def long_for(low: Builder, op: ops.For) -> None:
         return e.compare("slt", variable, stop, "i64")
 
     def body(phis: list[Tile]) -> list[Tile]:
-        number = low.new(INDEX, (), low.scalar_layout, "i")
+        number = low.new(INDEX, (), low.assignment.scalar_layout, "i")
         phis = [low.add(gpu.Splat(value=variable, results=(number,))), *phis]
         low.env.update(zip(op.body.params, phis, strict=True))
         low.block(op.body)

@@ -39,7 +39,7 @@ from fuser.tilegen import ops
 def begin(low: Builder) -> bool:
     """Prepare a kernel that is to be persistent; whether it is."""
     decide(low)
-    if not wanted(low, low.streams):
+    if not wanted(low, low.producer.streams):
         return False
     e, shared = low.scalars, low.shared
     programs = low.order.programs
@@ -54,10 +54,9 @@ def begin(low: Builder) -> bool:
     if low.producer.consumer_groups > 1:
         low.producer.order_barriers = shared.allocate(8 * low.producer.consumer_groups, 16)
         number = e.head.compute("lshr", e.tid, (32 * low.warps).bit_length() - 1)
-        shared.group = e.head.lane(number, 0)
-        shared.consumer_groups = low.producer.consumer_groups
-    low.warp_buffers = shared.allocate(BUFFER * low.warps, 128)
-    if pipelines_attention(low, low.streams):
+        shared.divide(low.producer.consumer_groups, e.head.lane(number, 0))
+    shared.keep_warp_buffers(BUFFER * low.warps)
+    if pipelines_attention(low, low.producer.streams):
         low.producer.resident = _resident_loads(low)
     return True
 
@@ -87,7 +86,7 @@ def consume(low: Builder) -> None:
     if low.producer.order_barriers is not None:
         own = barrier_at(low, low.producer.order_barriers, low.scalars.times(low.shared.group, 8))
         wait_barrier(low, own, low.producer.order_phase)
-    low.bindings.restart()
+    low.env.clear()
     low.program()
 
 
@@ -99,7 +98,7 @@ def without_roles(low: Builder) -> None:
     stream_k.begin()
 
     def work_unit() -> None:
-        low.bindings.restart()
+        low.env.clear()
         low.program()
 
     stream_k.each_work_unit(1, work_unit)
@@ -107,7 +106,7 @@ def without_roles(low: Builder) -> None:
 
 def arrive_order_barrier(low: Builder, stream: Stream) -> None:
     """After the last loop of a program: the ring is the other consumer group's."""
-    if low.producer.order_barriers is None or stream is not [*low.streams.values()][-1]:
+    if low.producer.order_barriers is None or stream is not [*low.producer.streams.values()][-1]:
         return
     e = low.scalars
     other = e.compute("xor", low.shared.group, 1)
@@ -122,7 +121,7 @@ def each_program(low: Builder, consumer_groups: int, emit: Callable[[], None]) -
         return
     e, blocks = low.scalars, low.order.starts
     first: Operand = e.head.register(f"{low.order.unit}.x")
-    streams = list(low.streams.values())
+    streams = list(low.producer.streams.values())
     starts: list[Ring] = [(0, 0) for _ in streams]
     if consumer_groups > 1:
         group = low.shared.group

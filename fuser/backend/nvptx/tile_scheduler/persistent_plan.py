@@ -50,7 +50,7 @@ def decide(low: Builder) -> None:
     """Note why the blocks of a kernel with streams are persistent, or ping-pong, or not."""
     decisions, programs = low.decisions, size_hint(low.order.programs)
     most, asked = low.multicast.at_once(), low.kernel.schedule.consumer_groups
-    if wanted(low, low.streams):
+    if wanted(low, low.producer.streams):
         decisions.apply("persistent blocks", f"{programs} programs on {most} blocks")
     elif not low.kernel.schedule.persistent:
         decisions.refuse("persistent blocks", "the schedule does not ask for them")
@@ -65,5 +65,6 @@ def decide(low: Builder) -> None:
             "ping-pong", f"{low.producer.consumer_groups} warp groups have a program each"
         )
     elif asked > 1:
-        why = "blocks are not persistent" if not wanted(low, low.streams) else "of groups of four"
+        persistent = wanted(low, low.producer.streams)
+        why = "of groups of four" if persistent else "blocks are not persistent"
         decisions.refuse("ping-pong", why if low.warps == 4 else f"{low.warps} warps, not four")

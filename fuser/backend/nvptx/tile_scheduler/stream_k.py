@@ -134,7 +134,7 @@ class StreamK:
         consumer groups. Where the ring of a stream then is follows from the iterations of both.
         last: emits what ends every work unit."""
         low, e = self.low, self.low.scalars
-        streams = list(low.streams.values())
+        streams = list(low.producer.streams.values())
         start = self._start()
         starts: list[Ring] = [(0, 0) for _ in streams]
         if consumer_groups > 1:

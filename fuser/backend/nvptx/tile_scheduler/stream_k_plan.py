@@ -46,7 +46,7 @@ def _planned(low: Builder) -> StreamK | str:
         return "it stores before its loop"
     if any(plan.kind == "wide" for plan in low.assignment.dots.values()):
         return "float32 operands are split"
-    for stream in low.streams.values():
+    for stream in low.producer.streams.values():
         if not stream.quiet or stream.split or find_dot_chain(low, stream):
             return "its loop does more than multiply what is fetched"
     blocks = max(1, low.multicast.at_once() * blocks_per_sm)
@@ -64,7 +64,9 @@ def _blocks_per_sm(low: Builder) -> int:
     for ever."""
     schedule = low.kernel.schedule
     warps = low.warps * schedule.consumer_groups
-    return min(schedule.stream_k, 1 if low.streams and warps in REGISTERS else schedule.stream_k)
+    return min(
+        schedule.stream_k, 1 if low.producer.streams and warps in REGISTERS else schedule.stream_k
+    )
 
 
 def _only_matmuls(low: Builder) -> ops.For | None:

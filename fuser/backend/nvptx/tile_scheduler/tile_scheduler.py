@@ -25,7 +25,7 @@ def tile_loop(
     tile.
     """
     e = low.scalars
-    streams = list(low.streams.values())
+    streams = list(low.producer.streams.values())
     # a fresh barrier counts as complete for parity 1: warp group 0 begins at once
     order_phase = e.compute("sub", 1, low.shared.group) if consumer_groups > 1 else ""
     number = e.name_of()

@@ -206,10 +206,11 @@ class _Passes:
         arriving = False
         if plan.resident:
             low.do(gpu.Reread())  # read again what was read before
-            arriving, low.copies_pending = low.copies_pending, False
+            arriving = low.copies.pending
+            low.copies.await_later(False)
         ahead, seams = self._ahead(loads), self._seams(loads)
         buffers = own_buffers(low) if plan.transposed else nullcontext()
-        with buffers, low.bindings.strips() as strips:
+        with buffers, low.env.strips() as strips:
             for number, table in enumerate(plan.tables):
                 if arriving:
                     low.do(gpu.WaitCopies(pending=len(plan.tables) - 1 - number))
@@ -219,7 +220,7 @@ class _Passes:
                 if seams and number and number % seams == 0:
                     low.do(gpu.Seam())
                 strips.begin()
-                low.bindings.lay_out(table)
+                low.env.lay_out(table)
                 for value, layout in table.items():
                     entry = low.env.get(value)
                     if isinstance(entry, Tile):
@@ -272,7 +273,9 @@ class _Passes:
         low, plan = self.low, self.plan
         if not plan.resident or op in plan.resident or op.operands():
             return False
-        return bool(low.assignment.accesses[op].order) and op.view.buffer not in low.written
+        return bool(low.assignment.accesses[op].order) and not low.hazards.is_written(
+            op.view.buffer
+        )
 
     def _start_broadcasts(self) -> None:
         """Request broadcasts of the last pass. They come from the L2. The first strips are asked
@@ -311,7 +314,7 @@ class _Passes:
             rows = issue_row_loads(low, low.assignment.accesses[op], op.pad, found)
             self._under_way[op, number] = rows, found
             return
-        with low.bindings.laid_out({op.result: self.plan.tables[number][op.result]}):
+        with low.env.laid_out({op.result: self.plan.tables[number][op.result]}):
             low.op(op)
             entry = low.env.pop(op.result)
         if self._is_broadcast(op) and isinstance(entry, Tile):
@@ -346,7 +349,7 @@ class _Passes:
                 ))  # fmt: skip
             low.do(gpu.CommitCopies())
         self.done.update(loads)
-        low.copies_pending = True
+        low.copies.await_later()
 
     def _read(self, op: ops.Load, strip: Layout) -> Tile:
         """A strip of a resident load."""
