@@ -136,7 +136,7 @@ def test_masked_lines_leave_the_rest_alone(rng: np.random.Generator) -> None:
         simulate(parse_program(text), found)
 
 
-@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize("seed", (1, 2, 3, 4, 5, 84))
 @pytest.mark.parametrize("symbolic", [False, True], ids=["numbers", "symbols"])
 def test_random_kernels_give_the_same_bits(seed: int, symbolic: bool) -> None:
     """Kernels of callers, with numbers of the launch, at open sizes too."""

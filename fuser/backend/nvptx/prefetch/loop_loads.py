@@ -43,21 +43,25 @@ class NextIteration:
         ]
 
 
-def movable(loop: ops.For, room: int, wanted: Callable[[ops.Load], bool]) -> Movable:
-    """What can be loaded ahead, in so many registers per thread."""
+def movable(
+    loop: ops.For, room: int, wanted: Callable[[ops.Load], bool], *, chained: bool
+) -> Movable:
+    """What can be loaded ahead, in so many registers per thread. chained: also from places that
+    are loaded ahead."""
     makers, moved = makers_of(loop.body.ops), dict[Op, None]()
     others = {*loop.scalars[1:], *loop.params}
     loads: list[ops.Load] = []
     for op in loop.body.ops if step_of(loop) else ():
         if not isinstance(op, ops.Load) or not op.constant or op.where is not None:
             continue
-        size, found = words_of(op.tile, op), dict(moved)
+        size = words_of(op.tile, op)
+        found = {item: None for item in moved if chained or not isinstance(item, ops.Load)}
         if size > room or not wanted(op) or not take(op, makers, found):
             continue
         if any(others & read_by(item) for item in found):
             continue
         room -= size
-        moved = found
+        moved |= found
         loads.append(op)
     return Movable(loop, loads, [op for op in loop.body.ops if op in moved])
 

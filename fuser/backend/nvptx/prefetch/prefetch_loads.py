@@ -68,7 +68,7 @@ def _ahead(block: Block, loop: ops.For) -> int:
     """Move the loads of a loop an iteration ahead, and do two iterations in one; how many."""
     if not loop.certain:
         return 0
-    found = movable(loop, MAX_WORDS, lambda load: load.at.access.view.buffer.role == "constant")
+    found = movable(loop, MAX_WORDS, _is_constant, chained=True)
     if not found.loads:
         return 0
     following = NextIteration(loop)
@@ -84,6 +84,10 @@ def _ahead(block: Block, loop: ops.For) -> int:
         place = block.ops.index(loop)
         block.ops[place:place] = take_two(loop)
     return len(found.loads)
+
+
+def _is_constant(load: ops.Load) -> bool:
+    return load.at.access.view.buffer.role == "constant"
 
 
 __all__ = ["prefetch_loads"]

@@ -59,7 +59,7 @@ def prefetch_rows(
     if not any(isinstance(op, _FOLDS) for op in body) or any(op.blocks() for op in body):
         return 0
     each = min(MAX_REGISTERS, REGISTERS // program.threads)
-    kept = movable(loop, min(most, (each - _held(loop)) // SHARE), lambda load: True)
+    kept = movable(loop, min(most, (each - _held(loop)) // SHARE), lambda load: True, chained=False)
     room = shared_bytes // max(BLOCKS, program.resident)
     room -= sum(slot.bytes for slot in program.slots)
     copied = _copied(program, loop, set(kept.loads), room)
@@ -134,7 +134,7 @@ def _copied(program: Program, loop: ops.For, others: set[ops.Load], room: int) -
         taken += _bytes(program, load)
         return taken <= room
 
-    return movable(loop, 1 << 31, wanted)
+    return movable(loop, 1 << 31, wanted, chained=False)
 
 
 def _through_shared(
