@@ -23,7 +23,6 @@ MOST_ENTRIES = 21
 FRONT_ENDS = ("onnx", "torch", "numpy")
 GPU = "backend.nvptx."
 MAX_ATTRIBUTES = 20
-MAX_FOREIGN_ASSIGNMENTS = 85
 
 
 @functools.cache
@@ -154,66 +153,61 @@ def attributes(module: str, name: str) -> set[str]:
     """The public attributes of a class, those of its bases included; methods do not count."""
     if module not in modules():
         return set()
-    node = next(
-        (
-            item
-            for item in tree(module).body
-            if isinstance(item, ast.ClassDef) and item.name == name
-        ),
-        None,
-    )
+    nodes = [node for node in tree(module).body if isinstance(node, ast.ClassDef)]
+    node = next((node for node in nodes if node.name == name), None)
     if node is None:
         return set()
-    bases = [found for base in node.bases if (found := class_of(module, base)) is not None]
-    found = declared(node).union(*(attributes(*base) for base in bases))
+    found = declared(node)
+    for base in node.bases:
+        known = class_of(module, base)
+        found |= attributes(*known) if known is not None else set()
     return {each for each in found if not each.startswith("_")}
 
 
 def stores(node: ast.AST) -> Iterator[ast.Attribute]:
-    """The attributes that code assigns."""
+    """The attributes that code assigns, `setattr` included."""
     for at in ast.walk(node):
-        if isinstance(at, ast.Attribute) and isinstance(at.ctx, ast.Store | ast.Del):
-            yield at
+        match at:
+            case ast.Attribute(ctx=ast.Store() | ast.Del()):
+                yield at
+            case ast.Call(func=ast.Name(id="setattr"), args=[of, *_]):
+                yield ast.copy_location(ast.Attribute(of, "setattr", ast.Store()), at)
 
 
 def is_self(at: ast.expr) -> bool:
     return isinstance(at, ast.Name) and at.id in ("self", "cls")
 
 
-def passed(module: str) -> set[tuple[str, str]]:
-    """The classes of the GPU back end that annotate parameters in a module."""
-    found = set()
-    for node in ast.walk(tree(module)):
-        for name in (
-            ast.walk(node.annotation) if isinstance(node, ast.arg) and node.annotation else ()
-        ):
-            known = class_of(module, name) if isinstance(name, ast.Name | ast.Attribute) else None
-            if known is not None and known[0].startswith(GPU):
-                found.add(known)
-    return found
+def annotated(node: ast.AST) -> Iterator[ast.expr]:
+    """What annotates the parameters of functions, and what is inside of that."""
+    for at in ast.walk(node):
+        if isinstance(at, ast.arg) and at.annotation is not None:
+            yield from (part for part in ast.walk(at.annotation) if isinstance(part, ast.expr))
 
 
 def test_functions_of_the_gpu_back_end_take_small_objects() -> None:
     """No parameter is of a class with more than 20 public attributes: fields, properties and what
     methods assign to `self`, inherited ones included. Methods do not count."""
-    classes = set().union(*(passed(name) for name in modules() if name.startswith(GPU)))
-    sizes = {each: len(attributes(*each)) for each in classes}
-    assert len(sizes) > 50
-    assert not {each: size for each, size in sizes.items() if size > MAX_ATTRIBUTES}
+    gpu = [name for name in modules() if name.startswith(GPU)]
+    named = {class_of(name, at) for name in gpu for at in annotated(tree(name))}
+    passed = {found for found in named if found is not None and found[0].startswith(GPU)}
+    sizes = {found: len(attributes(*found)) for found in passed}
+    assert sizes["backend.nvptx.lowering.builder", "Builder"] > 10
+    assert not {found: size for found, size in sizes.items() if size > MAX_ATTRIBUTES}
 
 
 def test_attributes_are_assigned_where_their_class_is() -> None:
-    """In the GPU back end, only the module of a class assigns attributes of its objects. What
-    `self` is has its module; others are told by the attribute, which a class here declares."""
+    """In the GPU back end, only the module of a class assigns attributes of its objects. `self` has
+    its class there; another object is a local name, and its class, in the same module, is told by
+    the attribute."""
     foreign = []
     for name in modules():
         if name.startswith(GPU):
-            own = set().union(
-                *(declared(node) for node in ast.walk(tree(name)) if isinstance(node, ast.ClassDef))
-            )
+            classes = [node for node in ast.walk(tree(name)) if isinstance(node, ast.ClassDef)]
+            own = set().union(*map(declared, classes))
             foreign += [
                 f"{name}:{at.lineno}: {ast.unparse(at)}"
                 for at in stores(tree(name))
-                if not is_self(at.value) and at.attr not in own
+                if not is_self(at.value) and not (isinstance(at.value, ast.Name) and at.attr in own)
             ]
-    assert len(foreign) <= MAX_FOREIGN_ASSIGNMENTS, foreign
+    assert not foreign

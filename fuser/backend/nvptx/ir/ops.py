@@ -1102,16 +1102,32 @@ class For(Op):
         results: Iterable[Tile],
     ) -> None:
         """Let it carry more tiles."""
+        end = self.end
         self.params += tuple(params)
         self.inits += tuple(inits)
-        self.end.values += tuple(ends)
+        end.values += tuple(ends)
         self.results += tuple(results)
+
+    def carry_scalar(self, name: str, first: Operand, following: Operand) -> None:
+        """Let it carry another scalar."""
+        end = self.end
+        self.scalars += (name,)
+        self.firsts += (first,)
+        end.scalars += (following,)
+
+    def run_ahead(
+        self, stages: int = 1, ahead: int = 0, in_flight: int = 0, goes_on: bool = False
+    ) -> None:
+        """Say how far it may run ahead; not at all by default."""
+        self.stages, self.ahead = stages, ahead
+        self.in_flight, self.goes_on = in_flight, goes_on
 
     def keep(self, kept: Sequence[int]) -> None:
         """Let it carry these of its tiles only, by their places."""
+        end = self.end
         self.params = tuple(self.params[at] for at in kept)
         self.inits = tuple(self.inits[at] for at in kept)
-        self.end.values = tuple(self.end.values[at] for at in kept)
+        end.values = tuple(end.values[at] for at in kept)
         self.results = tuple(self.results[at] for at in kept)
 
     def start(self, firsts: tuple[Operand, ...], inits: tuple[Tile, ...]) -> None:

@@ -57,6 +57,23 @@ class ProducerState:
     program_number: str = ""
     resident_phase: str = ""
 
+    def feed(self, streams: dict[ops.For, Stream], consumer_groups: int = 1) -> None:
+        """Let the producer feed these loops."""
+        self.streams, self.consumer_groups = streams, consumer_groups
+
+    def alternate(self, barriers: Slot) -> None:
+        """Let the consumer groups alternate at barriers, one each."""
+        self.order_barriers = barriers
+
+    def begin_program(self, number: str, order_phase: str, resident_phase: str) -> None:
+        """Let a program be known by names."""
+        self.program_number = number
+        self.order_phase, self.resident_phase = order_phase, resident_phase
+
+    def begin_ping_pong(self) -> None:
+        """Note that the consumers take turns from here on."""
+        self.ping_pong = True
+
 
 @dataclass
 class Needs:
@@ -68,6 +85,10 @@ class Needs:
     flags: dict[str, int] = field(default_factory=dict)
     tables: dict[str, tuple[int, ...]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    def use_workspace(self, size: int) -> None:
+        """Let a launch have so many bytes of global memory for itself."""
+        self.workspace_bytes = size
 
 
 @dataclass
@@ -113,6 +134,10 @@ class Builder(Recording):
         self.decisions = Decisions()
         self.stream_k: WorkUnits | None = None
         self.copies = Copies()
+
+    def share_work(self, units: WorkUnits | None) -> None:
+        """Let blocks do work units instead of whole programs, or no longer."""
+        self.stream_k = units
 
     @property
     def threads(self) -> int:

@@ -81,7 +81,7 @@ def _land_group(low: Builder, op: ops.Dot, group: list[ops.Dot], result: Tile) -
         return False
     for dot, tile in zip(group, wgmma.wait(low, [*stream.flying.values()], 0), strict=True):
         low.env[dot.result] = tile
-    stream.flying = {}
+    stream.flying.clear()
     return True
 
 

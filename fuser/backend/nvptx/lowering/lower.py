@@ -54,7 +54,7 @@ class Lowering(Builder):
 
     def run(self) -> None:
         """Record the whole kernel."""
-        self.producer.streams = warp_specialization_plan.plan_streams(self, self.attempt.stages)
+        warp_specialization_plan.plan_streams(self, self.attempt.stages)
         if not self.producer.streams:
             self.multicast.require_streams()
             if any(plan.kind == "wide" for plan in self.assignment.dots.values()):

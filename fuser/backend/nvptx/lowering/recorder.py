@@ -15,9 +15,9 @@ class Recorder:
     """The ops of a kernel. head: integers that are made once. origin: the ONNX nodes of what is
     lowered."""
 
-    def __init__(self) -> None:
+    def __init__(self, origin: tuple[str, ...] = ()) -> None:
         self.head, self.body = Block(), Block()
-        self.origin: tuple[str, ...] = ()
+        self.origin = origin
         self.open = [self.body]
         self._names = itertools.count()
 
@@ -26,6 +26,10 @@ class Recorder:
         if not op.origin:
             op.come_from(self.origin)
         self.open[-1].ops.append(op)
+
+    def turn_to(self, block: Block) -> None:
+        """Go on in a block, and in no other."""
+        self.open[:] = [block]
 
     def name(self, hint: str = "x") -> str:
         """A name for a tile."""

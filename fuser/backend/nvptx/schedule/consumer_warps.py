@@ -70,7 +70,7 @@ def release(low: Builder, stream: Stream, channel: Channel, stage: Operand) -> N
 def begin_iteration(low: Builder, stream: Stream) -> None:
     """Bind the loads of an iteration to the current stage."""
     for channel in stream.channels:
-        channel.waited, channel.done = False, 0
+        channel.begin()
         for load, tile in zip(channel.loads, channel.tiles, strict=True):
             low.env[load.result] = tile.at_stage(low.scalars.times(stream.stage, tile.bytes))
             low.copies.piped.add(load)
@@ -80,9 +80,7 @@ def before_dot(low: Builder, op: ops.Dot) -> None:
     """Wait for the operands that the producer fetches (all that one group of dots needs)."""
     group = group_of(low, op) or [op]
     for stream, channel in dict.fromkeys(pair for dot in group for pair in _channels(low, dot)):
-        if not channel.waited:
-            wait_barrier(low, stream.full(low, channel, stream.stage), stream.phase)
-            channel.waited = True
+        stream.await_stage(low, channel)
 
 
 def after_dot(low: Builder, op: ops.Dot) -> None:
@@ -91,7 +89,7 @@ def after_dot(low: Builder, op: ops.Dot) -> None:
     for stream, channel in dict.fromkeys(
         pair for dot in group or [op] for pair in _channels(low, dot)
     ):
-        channel.done += 1
+        channel.use()
         if group or stream.deferred is op or channel.done == channel.uses:
             release(low, stream, channel, stream.stage)
 
@@ -101,9 +99,7 @@ def before_read(low: Builder, value: Value) -> tuple[Stream, Channel] | None:
     for stream in low.producer.streams.values():
         for channel in stream.channels:
             if any(load.result is value for load in channel.loads):
-                if not channel.waited:
-                    wait_barrier(low, stream.full(low, channel, stream.stage), stream.phase)
-                    channel.waited = True
+                stream.await_stage(low, channel)
                 return stream, channel
     return None
 
@@ -114,7 +110,7 @@ def after_read(low: Builder, stream: Stream, channel: Channel) -> None:
         dot is stream.deferred or dot in stream.group for dot in channel.dots
     ):
         return
-    channel.done += 1
+    channel.use()
     assert channel.done <= channel.uses, "a stage is read after it was given back"
     if channel.done == channel.uses:
         if not channel.read:

@@ -112,8 +112,8 @@ def lower_for(low: Builder, op: ops.For) -> None:
     for param, phi in zip(carried, phis, strict=True):
         low.env[param] = phi
     if stream:
-        stream.stage, stream.phase = stage, phase
-        stream.first, stream.variable = start, variable
+        stream.enter(stage, phase)
+        stream.count(start, variable)
         consumer_warps.begin_iteration(low, stream)
     elif pipeline:
         _issue_copies(low, pipeline)
@@ -122,7 +122,7 @@ def lower_for(low: Builder, op: ops.For) -> None:
     results = yielded(low, op.body, inits)
     following: list[Operand] = [e.compute("add", variable, op.step)]
     if stream:
-        stream.ring = advance(low, stream, stage, phase)
+        stream.turn(advance(low, stream, stage, phase))
         following += stream.ring
     following += rings.ends()
     low.do(gpu.Yield(scalars=tuple(following), values=tuple(results)))
@@ -131,7 +131,7 @@ def lower_for(low: Builder, op: ops.For) -> None:
     if not certain:
         rings.leave()
     if stream and not certain:
-        stream.ring = stage, phase
+        stream.turn((stage, phase))
     low.copies.await_later(pending)  # there may have been no iteration
     if stream:
         arrive_order_barrier(low, stream)

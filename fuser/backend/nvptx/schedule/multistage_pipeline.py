@@ -24,6 +24,8 @@ copies have landed, and everyone is done with the stage that is written next. Wh
 
 from __future__ import annotations
 
+import dataclasses
+
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.loops import step_of
 from fuser.backend.nvptx.ir.op import Block, Op
@@ -59,8 +61,7 @@ class _Pipeline:
         at = next(n for n, op in enumerate(body) if isinstance(op, ops.CommitCopies))
         self.copies, self.rest = body[:at], body[at + 2 :]  # a wait is between
         self.tiles = [op.target for op in self.copies if isinstance(op, ops.CopyAsync)]
-        self.recorder = Recorder()
-        self.recorder.origin = loop.origin
+        self.recorder = Recorder(loop.origin)
         self.e = Scalars(self.recorder, f"{loop.scalars[0]}.")
 
     def rewrite(self) -> list[Op]:
@@ -74,8 +75,8 @@ class _Pipeline:
         before, body = self.recorder.body, loop.body
         end = self.rest.pop()
         assert isinstance(end, ops.Yield)
-        self.recorder.open = [body]
-        body.ops = []
+        self.recorder.turn_to(body)
+        body.ops.clear()
         add(ops.WaitCopies(pending=loop.ahead - 1))
         later = e.plus(variable, loop.ahead * step)
         # the stage that is `ahead` iterations on, round the ring
@@ -83,14 +84,13 @@ class _Pipeline:
         other = e.pick(over, e.minus(stage, loop.stages - loop.ahead), e.plus(stage, loop.ahead))
         self.fill(later, other, ".later")
         current = {tile.slot: e.times(stage, tile.bytes) for tile in self.tiles}
-        body.ops += [at_stages(op, current) for op in self.rest]
+        body.ops.extend(at_stages(op, current) for op in self.rest)
         more = e.compute("add", stage, 1)
         wraps = e.compare("eq", more, loop.stages)
         following = e.pick(wraps, 0, more)
-        end.scalars = (*end.scalars, following)
         add(end)
-        loop.scalars, loop.firsts = (*loop.scalars, stage), (*loop.firsts, 0)
-        loop.stages, loop.ahead = 1, 0
+        loop.carry_scalar(stage, 0, following)
+        loop.run_ahead(in_flight=loop.in_flight, goes_on=loop.goes_on)
         return before.ops
 
     def fill(self, variable: Operand, stage: Operand, suffix: str) -> None:
@@ -109,5 +109,6 @@ class _Pipeline:
     def copy(self, variable: Operand, stage: Operand, suffix: str) -> None:
         for op in cloned(self.copies, suffix, {self.loop.scalars[0]: variable}):
             if isinstance(op, ops.CopyAsync):
-                op.target = op.target.at_stage(self.e.times(stage, op.target.bytes))
+                target = op.target.at_stage(self.e.times(stage, op.target.bytes))
+                op = dataclasses.replace(op, target=target)
             self.recorder.add(op)

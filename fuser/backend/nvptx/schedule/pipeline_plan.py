@@ -88,7 +88,7 @@ def _planned(low: Builder, op: ops.For) -> Pipeline | str:
             low.shared.cancel(tile.slot)
         return f"two stages of {byte_size(stage_bytes)} do not fit shared memory"
     for tile in tiles:
-        tile.slot.bytes = tile.bytes * stages
+        tile.slot.resize(tile.bytes * stages)
     if flies and stages > 2:
         # the matmuls of an iteration may run on into the next one, so one more stage is in use
         return Pipeline(loads, usable, tiles, stages, stages - 2, in_flight=1)

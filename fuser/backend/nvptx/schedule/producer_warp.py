@@ -76,7 +76,7 @@ def split_roles(low: Builder) -> None:
         persistent.each_program(low, low.producer.consumer_groups, lambda: persistent.consume(low))
     else:
         for stream in low.producer.streams.values():
-            stream.ring = (0, 0)
+            stream.turn((0, 0))
         low.program()
     low.cluster.finish()
     region.following()
@@ -203,7 +203,7 @@ def _produce_stream(low: Builder, stream: Stream) -> None:
     following = e.compute("add", variable, loop.step)
     low.do(gpu.Yield(scalars=(following, *advance(low, stream, stage, phase))))
     region.following()
-    stream.ring = (stage, phase)
+    stream.turn((stage, phase))
 
 
 def _is_edge_tile(low: Builder, channel: Channel) -> list[Operand]:

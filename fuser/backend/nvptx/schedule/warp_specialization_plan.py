@@ -82,11 +82,12 @@ def _planned(low: Builder, stages: int) -> dict[ops.For, Stream] | str:
         return "it loads operands outside of the loops that multiply them"
     if not streams:
         return "it loads operands outside of its loops"
-    low.producer.streams = streams
-    low.stream_k = plan_stream_k(low)
-    low.producer.consumer_groups = consumer_groups_of(low, streams)
+    low.producer.feed(streams)
+    low.share_work(plan_stream_k(low))
+    low.producer.feed(streams, consumer_groups_of(low, streams))
     if not _allocate(low, streams, stages):
-        low.producer.consumer_groups, low.producer.streams, low.stream_k = 1, {}, None
+        low.producer.feed({})
+        low.share_work(None)
         return "two stages do not fit shared memory, or tiles are not whole"
     return streams
 
@@ -181,22 +182,24 @@ def _plan_stream(
         else:
             match.loads.append(load)
             match.sources.append(source)
-            match.dots += [dot for dot in dots if dot not in match.dots]
-    for channel in channels:
-        channel.read = bool(channel.dots) and any(_is_read(low, load) for load in channel.loads)
+            match.dots.extend(dot for dot in dots if dot not in match.dots)
+    channels = [
+        replace(c, read=bool(c.dots) and any(_is_read(low, load) for load in c.loads))
+        for c in channels
+    ]
     lone = lone_dot(loop, plan)
     tf32x3 = lone is not None and plan.dots[lone].kind == "wide"
     if tf32x3 and not (trip_count(loop) and loop in low.kernel.body.ops):
         return "float32 operands are split over a known number of iterations"
     later = lone if lone is not None and runs_on(lone, plan.dots[lone]) else None
-    stream = Stream(loop, channels, later, split=lone if tf32x3 else None)
-    stream.quiet = not tf32x3 and _is_quiet(low, loop)
+    quiet = not tf32x3 and _is_quiet(low, loop)
     every = [op for op in loop.body.ops if isinstance(op, ops.Dot)]
-    if stream.quiet and len(every) > 1 and all(accumulates(dot, loop, plan) for dot in every):
+    group: list[ops.Dot] = []
+    if quiet and len(every) > 1 and all(accumulates(dot, loop, plan) for dot in every):
         alike = len({dot.acc.dtype for dot in every}) == 1
         if alike and all(runs_on(dot, plan.dots[dot]) for dot in every):
-            stream.group = every
-    return stream
+            group = every
+    return Stream(loop, channels, later, lone if tf32x3 else None, group, quiet=quiet)
 
 
 def _is_quiet(low: Builder, loop: ops.For) -> bool:
@@ -252,7 +255,7 @@ def _allocate(low: Builder, streams: dict[ops.For, Stream], stages: int) -> bool
     )
     for stream in streams.values():
         for channel in stream.channels:
-            channel.tiles = [shared_tile_for(low, load) for load in channel.loads]
+            channel.tiles.extend(shared_tile_for(low, load) for load in channel.loads)
             for load, tile in zip(channel.loads, channel.tiles, strict=True):
                 if tile.shape != load.shape:
                     return _take_back(low, streams)
@@ -270,31 +273,27 @@ def _allocate(low: Builder, streams: dict[ops.For, Stream], stages: int) -> bool
         return _take_back(low, streams)
     low.multicast.plan(streams.values())
     for stream in streams.values():
-        stream.stages = stages
-        stream.goes_on |= wanted(low, streams) or stream.loop not in low.kernel.body.ops
+        goes_on = wanted(low, streams) or stream.loop not in low.kernel.body.ops
+        stream.have_stages(stages, goes_on)
         # a caller may store rows beyond the bounds of what they are made of
         if not low.caller and _rows_stay_apart(low, stream):
             _fetch_less(low, stream)
         for at, channel in enumerate(stream.channels):
             if stream.leader is not None:
-                channel.barriers = stream.leader.channels[at].barriers
+                barriers = stream.leader.channels[at].barriers
+                assert barriers is not None
             else:
                 for tile in channel.tiles:
-                    tile.slot.bytes = tile.bytes * stages
-                channel.barriers = low.shared.allocate(16 * stages, 16)
-            channel.maps = [
-                add_map(low, load, source, tile)
-                for load, source, tile in zip(
-                    channel.loads, channel.sources, channel.tiles, strict=True
-                )
-            ]
-            channel.edges = [
+                    tile.slot.resize(tile.bytes * stages)
+                barriers = low.shared.allocate(16 * stages, 16)
+            channel.use_barriers(barriers)
+            fetched = list(zip(channel.loads, channel.sources, channel.tiles, strict=True))
+            channel.maps.extend(add_map(low, load, source, tile) for load, source, tile in fetched)
+            channel.edges.extend(
                 add_map(low, load, source, tile, edge=True)
                 if isinstance(source, Box) and source.edge else ""
-                for load, source, tile in zip(
-                    channel.loads, channel.sources, channel.tiles, strict=True
-                )
-            ]  # fmt: skip
+                for load, source, tile in fetched
+            )  # fmt: skip
     return True
 
 
@@ -306,11 +305,10 @@ def _share_rings(low: Builder, streams: dict[ops.For, Stream]) -> None:
         if leader is None or stream.split:
             leaders.append(stream)
             continue
-        stream.leader, stream.goes_on, leader.goes_on = leader, True, True
-        for channel, other in zip(stream.channels, leader.channels, strict=True):
+        for channel in stream.channels:
             for tile in channel.tiles:
                 low.shared.cancel(tile.slot)
-            channel.tiles = other.tiles
+        stream.follow(leader)
 
 
 def _rows_stay_apart(low: Builder, stream: Stream) -> bool:

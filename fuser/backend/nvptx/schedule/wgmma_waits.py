@@ -85,10 +85,11 @@ class _Loop:
         loop = self.loop
         following = [self.wait_after(), *self.give_last()]
         self.give_before()
-        self.wait.pending = loop.in_flight
+        at = self.body.index(self.wait)
+        self.body[at] = dataclasses.replace(self.wait, pending=loop.in_flight)
         self.keep_operands()
         self.keep_slots(following)
-        loop.in_flight, loop.stages, loop.goes_on = 0, 1, False
+        loop.run_ahead()
         return following
 
     def wait_after(self) -> Op:
@@ -99,7 +100,7 @@ class _Loop:
             for result, end in zip(loop.results, ends, strict=True)
             if end in self.wait.results
         }
-        loop.results = tuple(flying.get(result, result) for result in loop.results)
+        loop.give(flying.get(result, result) for result in loop.results)
         return ops.WgmmaWait(
             values=tuple(flying.values()), results=tuple(flying), origin=loop.origin
         )
@@ -117,7 +118,8 @@ class _Loop:
             for op in arrival:
                 other = replaced(op, {stage: before})
                 if isinstance(other, ops.MbarrierArrive):
-                    other.condition = e.compute("and", other.condition, later, "i1")
+                    condition = e.compute("and", other.condition, later, "i1")
+                    other = dataclasses.replace(other, condition=condition)
                 recorder.add(other)
         at = self.body.index(self.wait) + 1
         self.body[at : at + sum(map(len, self.arrivals))] = recorder.body.ops
@@ -140,15 +142,16 @@ class _Loop:
         arrivals = cloned(given, ".last", {loop.scalars[1]: last})
         if not loop.certain:
             some = e.compare("ne", loop.scalars[0], loop.firsts[0])
-            for op in arrivals:
-                if isinstance(op, ops.MbarrierArrive):
-                    op.condition = e.compute("and", op.condition, some, "i1")
+            arrivals = [
+                dataclasses.replace(op, condition=e.compute("and", op.condition, some, "i1"))
+                if isinstance(op, ops.MbarrierArrive) else op
+                for op in arrivals
+            ]  # fmt: skip
         return [*recorder.body.ops, *arrivals]
 
     def integers(self, word: str) -> tuple[Recorder, Scalars]:
         """What makes integers, by names with a word."""
-        recorder = Recorder()
-        recorder.origin = self.loop.origin
+        recorder = Recorder(self.loop.origin)
         return recorder, Scalars(recorder, f"{self.loop.scalars[0]}.{word}")
 
     def keep_operands(self) -> None:

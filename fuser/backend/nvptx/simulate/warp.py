@@ -89,7 +89,8 @@ class Warp:
 
     def commit_copies(self) -> None:
         """End the group of copies that is open, and begin another."""
-        self.copies[-1].told = self.copier.release()
+        group = self.copies[-1]
+        group.told = self.copier.release()
         self.copies.append(Copies())
 
     def fence(self) -> None:

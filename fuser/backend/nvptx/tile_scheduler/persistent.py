@@ -52,12 +52,12 @@ def begin(low: Builder) -> bool:
         if low.producer.consumer_groups == 1:
             static_load_balance.assign_programs(low)
     if low.producer.consumer_groups > 1:
-        low.producer.order_barriers = shared.allocate(8 * low.producer.consumer_groups, 16)
+        low.producer.alternate(shared.allocate(8 * low.producer.consumer_groups, 16))
         number = e.head.compute("lshr", e.tid, (32 * low.warps).bit_length() - 1)
         shared.divide(low.producer.consumer_groups, e.head.lane(number, 0))
     shared.keep_warp_buffers(BUFFER * low.warps)
     if pipelines_attention(low, low.producer.streams):
-        low.producer.resident = _resident_loads(low)
+        low.producer.resident.update(_resident_loads(low))
     return True
 
 
@@ -76,7 +76,7 @@ def _resident_loads(low: Builder) -> dict[ops.Load, Channel]:
             low.shared.cancel(tile.slot)
             continue
         channel = Channel([op], [box], [], [tile], [add_map(low, op, box, tile)])
-        channel.barriers = low.shared.allocate(16, 16)
+        channel.use_barriers(low.shared.allocate(16, 16))
         found[op] = channel
     return found
 

@@ -31,12 +31,8 @@ def tile_loop(
     number = e.name_of()
     rings = [(e.name_of(), e.name_of()) for _ in streams]
     for stream, ring in zip(streams, rings, strict=True):
-        stream.ring = ring
-    low.producer.order_phase, low.producer.resident_phase, low.producer.program_number = (
-        e.name_of(),
-        e.name_of(),
-        number,
-    )
+        stream.turn(ring)
+    low.producer.begin_program(number, e.name_of(), e.name_of())
     carried: list[tuple[str, Operand]] = [(number, first)]
     if low.producer.resident:
         carried.append((low.producer.resident_phase, 0))
@@ -62,4 +58,4 @@ def tile_loop(
     low.do(gpu.Yield(scalars=tuple(after)))
     region.following()
     for stream, ring in zip(streams, rings, strict=True):
-        stream.ring = ring
+        stream.turn(ring)

@@ -10,6 +10,8 @@ vectors a thread at a time, so that many small blocks share a multiprocessor.
 
 from __future__ import annotations
 
+import dataclasses
+
 from fuser.backend.nvptx.layouts.assignment import lookups_of
 from fuser.backend.nvptx.layouts.layout import Layout, strips_along
 from fuser.backend.nvptx.lowering.builder import Builder
@@ -77,7 +79,7 @@ def _planned(low: Builder) -> StripMining | str:
     if isinstance(found, str):
         return found
     folds = [op for op in sinks if isinstance(op, ops.Reduce)]
-    found.online = plan_online_reductions(low, folds, whole)
+    found.online.extend(plan_online_reductions(low, folds, whole))
     passes = [backward_slice(low, found, [sink])[0] for sink in sinks]
     if sum(map(len, passes)) > MAX_PASSES * len(set().union(*passes)):
         return "too much would be computed again for each reduction"
@@ -91,8 +93,7 @@ def _planned(low: Builder) -> StripMining | str:
         return "no load is read twice" if not again else "the rows do not fit shared memory"
     for op, size in zip(again, sizes, strict=True):
         found.resident[op] = low.shared.allocate(size)
-    found.blocks = _blocks(low, found)
-    return found
+    return dataclasses.replace(found, blocks=_blocks(low, found))
 
 
 def _can_be_resident(low: Builder, op: ops.Load, whole: Layout, strip: Layout) -> bool:

@@ -72,9 +72,9 @@ def dots_of_slices(low: Builder, op: ops.Dot, plan: DotPlan, length: int) -> lis
         (m, _), n = op.a.shape, op.b.shape[1]
         a = Value(TileType(op.a.dtype, (m, length)), "a")
         b = Value(TileType(op.b.dtype, (length, n)), "b")
-        dot = ops.Dot(a=a, b=b, acc=acc, precision=op.precision, codes=op.codes)
-        acc = Value(op.result.type, "acc")
-        dot.results = (acc,)
+        made = Value(op.result.type, "acc")
+        dot = ops.Dot(a=a, b=b, acc=acc, precision=op.precision, codes=op.codes, results=(made,))
+        acc = made
         low.assignment.dots[dot] = plan
         found.append(dot)
     return found
