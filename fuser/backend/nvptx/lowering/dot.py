@@ -10,6 +10,7 @@ from fuser.backend.nvptx.layouts.convert import convert
 from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
 from fuser.backend.nvptx.layouts.mma_units import known_unit, needs_inner_k, unit_name
 from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.lowering.reduce import fill_edge
 from fuser.backend.nvptx.memory.bank_conflicts import store_cycles
 from fuser.backend.nvptx.memory.operand_staging import land_copies, operand_cover, write
@@ -44,7 +45,7 @@ def _sliced_dot(low: Builder, op: ops.Dot, plan: DotPlan, length: int) -> Tile:
     """A dot whose operands do not fit shared memory: slices of k, one after the other."""
     low.needs.notes.append(f"a dot of {list(op.a.shape)} in slices of {length}")
     left, right = low.as_it_is(op.a), low.as_it_is(op.b)
-    for number, dot in enumerate(dots_of_slices(low, op, plan, length)):
+    for number, dot in enumerate(dots_of_slices(low.assignment, op, plan, length)):
         low.env[dot.a] = slice_of(low, left, 1, number * length, length)
         low.env[dot.b] = slice_of(low, right, 0, number * length, length)
         result = lower_dot(low, dot)
@@ -132,9 +133,9 @@ def _inner_axis(tile: Tile, shape: tuple[int, ...], k_axis: int) -> int:
     return min((0, 1), key=lambda axis: (cycles[axis], axis != k_axis))
 
 
-def _to_shared(low: Builder, op: ops.Dot, role: str, tile: Tile, k_axis: int) -> SharedTile:
+def _to_shared(low: Recording, op: ops.Dot, role: str, tile: Tile, k_axis: int) -> SharedTile:
     """Write an operand that is in registers to shared memory, with zeros past the end of k."""
-    shape = operand_cover(low, op, role)
+    shape = operand_cover(low.assignment, op, role)
     layout = tile.layout
     inner = k_axis if needs_inner_k(op) else _inner_axis(tile, shape, k_axis)
     slot = low.shared.allocate(tile_bytes(shape, inner, tile.dtype), 1024)
@@ -148,13 +149,13 @@ def _to_shared(low: Builder, op: ops.Dot, role: str, tile: Tile, k_axis: int) ->
 # sums of parts ------------------------------------------------------------------------------------
 
 
-def zeros(low: Builder, op: ops.Dot) -> Tile:
+def zeros(low: Recording, op: ops.Dot) -> Tile:
     """What partial sums start from."""
     layout = low.assignment.dots[op].accumulator
     return _zeros(low, op.acc.dtype, op.acc.shape, layout)
 
 
-def _zeros(low: Builder, dtype: DType, shape: Coordinates, layout: Layout) -> Tile:
+def _zeros(low: Recording, dtype: DType, shape: Coordinates, layout: Layout) -> Tile:
     return low.add(gpu.Full(value=0, results=(low.new(dtype, shape, layout, "zero"),)))
 
 
@@ -193,7 +194,7 @@ def add_partials(low: Builder, op: ops.Dot, partial: Tile, start: Tile) -> Tile:
 
 
 def _mma_dot(
-    low: Builder, op: ops.Dot, plan: DotPlan, left: Source, right: Source, acc: Tile
+    low: Recording, op: ops.Dot, plan: DotPlan, left: Source, right: Source, acc: Tile
 ) -> Tile:
     """A dot of operands of 8 or 16 bits; sums that truncate start afresh in each dot."""
     assert plan.grid is not None and isinstance(right, Tile) == bool(plan.grid.run)
@@ -208,7 +209,7 @@ def _mma_dot(
 
 
 def _tf32_dot(
-    low: Builder, op: ops.Dot, plan: DotPlan, left: Source, right: Source, acc: Tile
+    low: Recording, op: ops.Dot, plan: DotPlan, left: Source, right: Source, acc: Tile
 ) -> Tile:
     """float32 matmuls on tf32 units: x = big + small, and big*big + big*small + small*big keeps
     about 21 bits of each operand; precision "tf32" keeps big*big alone."""

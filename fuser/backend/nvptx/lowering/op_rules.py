@@ -23,6 +23,7 @@ from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.lowering.fast_math import fast_form, fused_exponential, multiply, unscaled
 from fuser.backend.nvptx.lowering.gather import lower_gather
 from fuser.backend.nvptx.lowering.masks import cast, mapped, spread
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.lowering.reduce import reduce_tile
 from fuser.backend.nvptx.memory.operand_staging import stage_once
 from fuser.backend.nvptx.memory.warp_transpose import (
@@ -41,7 +42,7 @@ def _program_id(low: Builder, op: ops.ProgramId) -> None:
     low.env[op.result] = low.order.coordinate(low.scalars, op.axis)
 
 
-def _index_tile(low: Builder, op: ops.IndexTile) -> None:
+def _index_tile(low: Recording, op: ops.IndexTile) -> None:
     if is_tile(op.result):
         low.env[op.result] = op
     elif low.caller and not low.ends_short(op.expression):
@@ -50,7 +51,7 @@ def _index_tile(low: Builder, op: ops.IndexTile) -> None:
         low.env[op.result] = low.evaluate(op.expression)
 
 
-def _full(low: Builder, op: ops.Full) -> None:
+def _full(low: Recording, op: ops.Full) -> None:
     low.env[op.result] = op if is_tile(op.result) else int(op.value)
 
 

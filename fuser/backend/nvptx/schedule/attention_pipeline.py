@@ -75,7 +75,7 @@ class AttentionPipeline:
         self.masks = MaskPeeling(low, chain, self.loop)
         self._carried: list[Operand] = []
         # a way through shared memory would wait for the data before anything is issued
-        low.copies.direct.update(plain_loads(low, chain.head + chain.beneath))
+        low.copies.direct.update(plain_loads(low.assignment, chain.head + chain.beneath))
         asked = low.kernel.schedule.ping_pong
         one_ring = len({other.leader or other for other in low.producer.streams.values()}) == 1
         self.ping_pong = (

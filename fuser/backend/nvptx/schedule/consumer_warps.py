@@ -9,6 +9,7 @@ from fuser.backend.nvptx.cluster.loop_bounds import has_iterations
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand, SharedTile, Tile
 from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.schedule.producer_ring import (
     Channel,
     Stream,
@@ -46,7 +47,7 @@ def start_sums(low: Builder, stream: Stream, inits: list[Tile]) -> None:
             inits[place] = low.add(gpu.Undefined(results=(low.like(inits[place]),)))
 
 
-def is_zero(low: Builder, value: Value) -> bool:
+def is_zero(low: Recording, value: Value) -> bool:
     """Whether a value is a constant zero."""
     entry = low.env.get(value)
     return isinstance(entry, ops.Full) and entry.value == 0

@@ -16,6 +16,7 @@ from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand
 from fuser.backend.nvptx.ir.warp_transpose import BUFFER
 from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.lowering.scalars import is_scalar_arithmetic
 from fuser.backend.nvptx.memory.tensor_map import fetch
 from fuser.backend.nvptx.memory.tma_boxes import Box
@@ -206,7 +207,7 @@ def _produce_stream(low: Builder, stream: Stream) -> None:
     stream.turn((stage, phase))
 
 
-def _is_edge_tile(low: Builder, channel: Channel) -> list[Operand]:
+def _is_edge_tile(low: Recording, channel: Channel) -> list[Operand]:
     """Of each load, whether its tile is the last, and has fewer rows than the others."""
     found: list[Operand] = []
     for source, tile in zip(channel.sources, channel.tiles, strict=True):
@@ -219,7 +220,7 @@ def _is_edge_tile(low: Builder, channel: Channel) -> list[Operand]:
     return found
 
 
-def _bytes_coming(low: Builder, channel: Channel, is_edge: list[Operand]) -> Operand:
+def _bytes_coming(low: Recording, channel: Channel, is_edge: list[Operand]) -> Operand:
     """The bytes that come in a stage."""
     e, coming = low.scalars, channel.arriving
     found: Operand = coming

@@ -12,6 +12,7 @@ from dataclasses import replace
 from fuser.backend.nvptx.ir.values import tile_bytes
 from fuser.backend.nvptx.ir.warp_transpose import BUFFER
 from fuser.backend.nvptx.layouts.assignment import (
+    Assignment,
     accumulates,
     lone_dot,
     shared_values,
@@ -19,6 +20,7 @@ from fuser.backend.nvptx.layouts.assignment import (
 )
 from fuser.backend.nvptx.layouts.dot_plan import runs_on
 from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.lowering.scalars import is_scalar_arithmetic
 from fuser.backend.nvptx.memory.operand_staging import shared_tile_for
 from fuser.backend.nvptx.memory.tensor_map import add_map, are_summed, edge_rows, filled_rows
@@ -78,7 +80,7 @@ def _planned(low: Builder, stages: int) -> dict[ops.For, Stream] | str:
     if why:
         return why
     first = [op for op in kernel.body.ops if isinstance(op, ops.Load) and op in plan.staged]
-    if len(first) + sum(len(_staged(low, loop)) for loop in streams) != len(plan.staged):
+    if len(first) + sum(len(_staged(low.assignment, loop)) for loop in streams) != len(plan.staged):
         return "it loads operands outside of the loops that multiply them"
     if not streams:
         return "it loads operands outside of its loops"
@@ -101,7 +103,7 @@ def _find_streams(
         if _is_scalar(op, known):
             known.add(op.result)
         elif isinstance(op, ops.For):
-            inside = _staged(low, op)
+            inside = _staged(low.assignment, op)
             if inside:
                 stream = _plan_stream(low, op, inside, known)
                 if isinstance(stream, str):
@@ -143,12 +145,12 @@ def _is_scalar(op: Op, known: set[Value]) -> bool:
     return is_scalar_arithmetic(op) and set(op.operands()) <= known
 
 
-def _staged(low: Builder, loop: ops.For) -> list[ops.Load]:
-    return [op for op in loop.body.ops if isinstance(op, ops.Load) and op in low.assignment.staged]
+def _staged(assignment: Assignment, loop: ops.For) -> list[ops.Load]:
+    return [op for op in loop.body.ops if isinstance(op, ops.Load) and op in assignment.staged]
 
 
 def _plan_stream(
-    low: Builder, loop: ops.For, loads: list[ops.Load], known: set[Value]
+    low: Recording, loop: ops.For, loads: list[ops.Load], known: set[Value]
 ) -> Stream | str:
     """The stream of a loop, or why there is none."""
     plan = low.assignment
@@ -162,7 +164,7 @@ def _plan_stream(
             inner.add(op.result)
     channels: list[Channel] = []
     for load in loads:
-        dots = _dots_of(low, load)
+        dots = _dots_of(low.assignment, load)
         tf32x3 = any(plan.dots[dot].kind == "wide" for dot in dots)
         size = 4 if tf32x3 else dots[0].a.dtype.bytes if dots else 2
         windows = low.kernel.schedule.im2col
@@ -184,7 +186,7 @@ def _plan_stream(
             match.sources.append(source)
             match.dots.extend(dot for dot in dots if dot not in match.dots)
     channels = [
-        replace(c, read=bool(c.dots) and any(_is_read(low, load) for load in c.loads))
+        replace(c, read=bool(c.dots) and any(_is_read(low.assignment, load) for load in c.loads))
         for c in channels
     ]
     lone = lone_dot(loop, plan)
@@ -202,7 +204,7 @@ def _plan_stream(
     return Stream(loop, channels, later, lone if tf32x3 else None, group, quiet=quiet)
 
 
-def _is_quiet(low: Builder, loop: ops.For) -> bool:
+def _is_quiet(low: Recording, loop: ops.For) -> bool:
     """Whether a body only multiplies what the producer fetches or what is there before the loop."""
     local = {value for op in loop.body.ops for value in op.results} | set(loop.body.params)
     fetched: set[Value] = set()
@@ -224,22 +226,22 @@ def _is_quiet(low: Builder, loop: ops.For) -> bool:
     return True
 
 
-def _stays(low: Builder, op: ops.Cast | ops.Map, fetched: set[Value]) -> bool:
+def _stays(low: Recording, op: ops.Cast | ops.Map, fetched: set[Value]) -> bool:
     """Whether an op works on what threads have, or read of what is fetched, as it lies there."""
     plan = low.assignment
     tiles = [v for v in op.operands() if v.shape and v not in fetched and v not in plan.flexible]
     return all(low.layout(value) == low.layout(op.result) for value in tiles)
 
 
-def _is_read(low: Builder, load: ops.Load) -> bool:
+def _is_read(assignment: Assignment, load: ops.Load) -> bool:
     """Whether threads read a staged load."""
-    return any(isinstance(use, ops.Cast) for use in low.assignment.uses.get(load.result, ()))
+    return any(isinstance(use, ops.Cast) for use in assignment.uses.get(load.result, ()))
 
 
-def _dots_of(low: Builder, load: ops.Load) -> list[ops.Dot]:
+def _dots_of(assignment: Assignment, load: ops.Load) -> list[ops.Dot]:
     found: list[ops.Dot] = []
-    for value in shared_values(load, low.assignment):
-        for use in low.assignment.uses.get(value, ()):
+    for value in shared_values(load, assignment):
+        for use in assignment.uses.get(value, ()):
             if isinstance(use, ops.Dot) and use not in found:
                 found.append(use)
     return found
@@ -297,7 +299,7 @@ def _allocate(low: Builder, streams: dict[ops.For, Stream], stages: int) -> bool
     return True
 
 
-def _share_rings(low: Builder, streams: dict[ops.For, Stream]) -> None:
+def _share_rings(low: Recording, streams: dict[ops.For, Stream]) -> None:
     """Let a loop go on with the buffers and barriers of an earlier one of the same form."""
     leaders: list[Stream] = []
     for stream in streams.values():
@@ -311,7 +313,7 @@ def _share_rings(low: Builder, streams: dict[ops.For, Stream]) -> None:
         stream.follow(leader)
 
 
-def _rows_stay_apart(low: Builder, stream: Stream) -> bool:
+def _rows_stay_apart(low: Recording, stream: Stream) -> bool:
     """Whether a row of an operand counts in no other row or column of what a kernel stores."""
     mixing = ops.Reduce | ops.Scan | ops.AtomicAdd
     return stream.quiet and not any(isinstance(op, mixing) for op in low.kernel.walk())
@@ -324,7 +326,9 @@ def _fetch_less(low: Builder, stream: Stream) -> None:
             source = channel.sources[at]
             if not channel.dots or not isinstance(source, Box) or tile.flat:
                 continue
-            if low.multicast.slice_of(load, tile) or are_summed(low, load, 1 - tile.inner):
+            if low.multicast.slice_of(load, tile) or are_summed(
+                low.assignment, load, 1 - tile.inner
+            ):
                 continue
             rows = filled_rows(source, tile)
             if rows < tile.rows:
@@ -345,7 +349,7 @@ def _depth(low: Builder, each: int, streams: dict[ops.For, Stream]) -> int:
     return min(16, (96 << 10) // each) if alone else 0
 
 
-def _take_back(low: Builder, streams: dict[ops.For, Stream]) -> bool:
+def _take_back(low: Recording, streams: dict[ops.For, Stream]) -> bool:
     for stream in streams.values():
         for channel in stream.channels:
             for tile in channel.tiles:

@@ -9,13 +9,14 @@ from fuser.backend.nvptx.ir import op as ir
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand, Tile
 from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.memory.operand_staging import land_copies
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block
 from fuser.tilegen.value import INDEX
 
 
-def yielded(low: Builder, block: Block, like: list[Tile]) -> list[Tile]:
+def yielded(low: Recording, block: Block, like: list[Tile]) -> list[Tile]:
     """What a block yields, in the layouts of other tiles."""
     last = block.ops[-1]
     assert isinstance(last, ops.Yield)

@@ -16,6 +16,7 @@ from fuser.backend.nvptx.ir.values import Operand
 from fuser.backend.nvptx.ir.warp_transpose import BUFFER
 from fuser.backend.nvptx.layouts.assignment import trip_count
 from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.lowering.scalars import is_scalar_arithmetic
 from fuser.backend.nvptx.memory.operand_staging import shared_tile_for
 from fuser.backend.nvptx.memory.tensor_map import add_map
@@ -143,7 +144,7 @@ def each_program(low: Builder, consumer_groups: int, emit: Callable[[], None]) -
     tile_loop(low, consumer_groups, first, starts, is_valid, run_program)
 
 
-def _ring_after(low: Builder, stream: Stream, ring: Ring, programs: Operand) -> Ring:
+def _ring_after(low: Recording, stream: Stream, ring: Ring, programs: Operand) -> Ring:
     """(stage, phase) after this many programs of other warp groups: none or one."""
     if programs == 0:
         return ring

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 
 from fuser.backend.nvptx.layouts.assignment import trip_count
 from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.schedule.dot_chain import find_dot_chain
 from fuser.backend.nvptx.schedule.producer_ring import Stream
 from fuser.graph.sizes import size_hint
@@ -35,7 +36,7 @@ def wanted(low: Builder, streams: Mapping[ops.For, Stream]) -> bool:
     )
 
 
-def pipelines_attention(low: Builder, streams: Mapping[ops.For, Stream]) -> bool:
+def pipelines_attention(low: Recording, streams: Mapping[ops.For, Stream]) -> bool:
     """Whether the only stream is of a pipelined attention loop."""
     return len(streams) == 1 and all(find_dot_chain(low, stream) for stream in streams.values())
 

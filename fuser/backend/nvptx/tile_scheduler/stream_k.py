@@ -35,6 +35,7 @@ from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand, Tile
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.lowering.recorder import Region
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.schedule.producer_ring import Ring, Stream
 from fuser.backend.nvptx.tile_scheduler.tile_scheduler import tile_loop
 from fuser.tilegen import ops
@@ -233,7 +234,7 @@ class StreamK:
         return list(loop.results)
 
 
-def _ring_after(low: Builder, stream: Stream, ring: Ring, count: Operand) -> Ring:
+def _ring_after(low: Recording, stream: Stream, ring: Ring, count: Operand) -> Ring:
     """(stage, phase) after this many iterations."""
     e = low.scalars
     stage, phase = ring

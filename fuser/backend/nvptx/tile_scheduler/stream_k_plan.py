@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from fuser.backend.nvptx.layouts.assignment import accumulates, trip_count
 from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.schedule.dot_chain import find_dot_chain
 from fuser.backend.nvptx.schedule.producer_warp import REGISTERS
 from fuser.backend.nvptx.tile_scheduler.stream_k import StreamK
@@ -69,7 +70,7 @@ def _blocks_per_sm(low: Builder) -> int:
     )
 
 
-def _only_matmuls(low: Builder) -> ops.For | None:
+def _only_matmuls(low: Recording) -> ops.For | None:
     """The only loop of a kernel, where it does nothing but add up matmuls from zero."""
     plan = low.assignment
     loops = [op for op in low.kernel.walk() if isinstance(op, ops.For)]
