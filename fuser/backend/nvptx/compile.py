@@ -99,8 +99,8 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
         "warps": low.warps,
         "cluster": low.order.cluster,
         "neighbours": low.multicast.shape,
-        "stream_k": low.stream_k.blocks_per_sm if low.stream_k is not None else 0,
-        "blocks": size_hint(low.order.launch[0]) if low.order.persistent else 0,
+        "stream_k": low.scheduler.blocks_per_sm,
+        "blocks": size_hint(low.order.launch[0]) if low.scheduler.blocks else 0,
         "copies": "tma"
         if low.producer.streams
         else "cp.async"

@@ -49,7 +49,7 @@ def orders(model: onnx.ModelProto, batch: int, invariant: bool = True) -> Orders
             if isinstance(op, ops.Dot):
                 plan = low.assignment.dots[op]
                 warps_k = plan.grid.warps_k if plan.grid is not None else 1
-                shared = (warps_k, plan.blocks, low.order.cluster, low.stream_k is not None)
+                shared = (warps_k, plan.blocks, low.order.cluster, low.scheduler.blocks_per_sm > 0)
                 sums.append((plan.kind, op.a.shape[1], shared))
             elif isinstance(op, ops.Reduce):
                 layout = low.assignment.layouts[op.x]

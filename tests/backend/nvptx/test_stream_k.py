@@ -1,68 +1,21 @@
-"""Stream-K: who does which trips of which tile, when it is given up, and what the code says."""
+"""Stream-K: when it is given up, and what the code says. Who does which iterations of which tile:
+test_tile_scheduler.py."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from fuser.backend.nvptx import compile_kernel
-from fuser.backend.nvptx.ir.integers import evaluate
-from fuser.backend.nvptx.lowering.integers import Integers
-from fuser.backend.nvptx.tile_scheduler.stream_k import StreamK
 from fuser.base.target import SM_80, SM_90A
 from fuser.dtypes import bf16, f16, i8, i32
 from fuser.tilegen.ir import Kernel
 from fuser.tilegen.rules.gpu.matmul import dot_schedule
 from fuser.tilegen.rules.problem import Problem
-from fuser.tilegen.schedule import Schedule
-from fuser.tilegen.stream_k import cut_tiles
 from tests.backend.nvptx import kernels
-
-
-class Evaluator(Integers):
-    """Computes what a block would, instead of writing code."""
-
-    def integer(self, fn: str, type: str, operands: tuple[Any, ...], to: str = "") -> Any:
-        return evaluate(fn, type, operands, to)
-
-
-@pytest.mark.parametrize("trips, most", [(2, 4), (3, 4), (16, 2), (17, 8), (64, 4)])
-@pytest.mark.parametrize("blocks", [1, 2, 7, 12, 33])
-def test_every_trip_is_done_once(blocks: int, trips: int, most: int) -> None:
-    """Cut tiles and whole ones together are all tiles; who owns a tile has its first trip; others
-    do their parts before anything else, in blocks of lower numbers."""
-    for tiles in range(1, 2 * blocks + 3):
-        cut = cut_tiles(tiles % blocks, trips, blocks, most)
-        if cut is None:  # nothing is left over, or a block would have a trip of each at most
-            left = tiles % blocks
-            assert left == 0 or -(-left // (blocks - left)) >= trips - 1
-            continue
-        assert cut.parts < most and 0 < cut.waves < 1 and cut.tails + cut.left <= blocks
-        done = np.full((tiles, trips), -1)
-        for block in range(blocks):
-            low: Any = SimpleNamespace(
-                scalars=Evaluator(), order=SimpleNamespace(unit="ctaid"),
-                kernel=SimpleNamespace(schedule=Schedule(stream_k=1)),
-                scalar_of=lambda op, block=block: block,  # it reads the number of the block
-            )  # fmt: skip
-            stream_k = StreamK(low, kernels.matmul(8, 8, 64).body.ops[-1], tiles, blocks, cut)  # type: ignore[arg-type]
-            at: Any = stream_k._start()
-            owns = False
-            while at < tiles * trips:
-                number, first, last = stream_k.work_unit(at)
-                assert (done[number, first:last] == -1).all() and first < last <= trips
-                done[number, first:last] = block
-                owns |= first == 0
-                assert not (first and owns)
-                at = stream_k.next_work_unit(at)
-        assert (done >= 0).all()
-        for owner, *others in done:
-            assert all(other <= owner for other in others)
 
 
 def stream_k(kernel: Kernel, units: int = 7, blocks: int = 1, arch: str = "sm_90a") -> Any:

@@ -11,20 +11,16 @@ from fuser.tilegen import ops
 
 def has_iterations(low: Builder, loop: ops.For) -> bool:
     """Whether every block surely has an iteration of a loop."""
-    if low.stream_k is not None:
-        return True
     if low.cluster.splits(loop):
         return trip_count(loop) >= low.cluster.blocks
     return certain(loop.stop.range[0] - loop.start.range[1] - 1)
 
 
 def bounds(low: Builder, loop: ops.For) -> tuple[Operand, Operand]:
-    """Start and stop of a loop in this block: of as many iterations in each, or one more; or of the
-    work unit that a block has of it (tile_scheduler/stream_k.py)."""
+    """Start and stop of a loop in this block: those of its tile (tile_scheduler/tile_scheduler.py);
+    of a cluster's blocks each has as many iterations, or one more."""
     e, cluster = low.scalars, low.cluster
-    start, stop = low.evaluate(loop.start), low.evaluate(loop.stop)
-    if low.stream_k is not None:
-        return low.stream_k.bounds(start)
+    start, stop = low.scheduler.bounds(low.evaluate(loop.start), low.evaluate(loop.stop))
     if not cluster.splits(loop):
         return start, stop
     extent = e.minus(stop, start)

@@ -46,9 +46,13 @@ class Bindings(dict[Value, Entry], Generic[Entry]):
     def apart(self, kept: Iterable[Value] = ()) -> Iterator[None]:
         """Code of other threads, in which nothing is bound yet but what is kept."""
         before = dict(self)
-        self.become({value: before[value] for value in kept})
+        self.restart(kept)
         yield
         self.become(before)
+
+    def restart(self, kept: Iterable[Value] = ()) -> None:
+        """Another program: nothing is bound yet but what is kept."""
+        self.become({value: self[value] for value in kept})
 
     def become(self, values: Mapping[Value, Entry]) -> None:
         """Bind these values and no others."""

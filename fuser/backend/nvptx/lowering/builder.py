@@ -3,39 +3,22 @@ other of the kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from fuser.backend.module import TensorMap
 from fuser.backend.nvptx.analysis.decisions import Decisions
 from fuser.backend.nvptx.cluster.cluster import Cluster
 from fuser.backend.nvptx.cluster.multicast import MulticastCluster
-from fuser.backend.nvptx.ir.values import Operand, Slot, Tile
+from fuser.backend.nvptx.ir.values import Slot, Tile
 from fuser.backend.nvptx.layouts.assignment import Assignment
 from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.schedule.producer_ring import Channel, Stream
 from fuser.backend.nvptx.tile_scheduler.raster import ProgramOrder
+from fuser.backend.nvptx.tile_scheduler.tile_scheduler import TileScheduler
 from fuser.base.target import Target
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block, Buffer, Kernel, Op
 from fuser.tilegen.value import Value
-
-
-class WorkUnits(Protocol):
-    """What stream-k (tile_scheduler/stream_k.py) gives to loops and to the tile scheduler."""
-
-    blocks_per_sm: int
-
-    def begin(self) -> None: ...
-
-    def bounds(self, start: Operand) -> tuple[Operand, Operand]: ...
-
-    def complete(self, finals: list[Tile]) -> list[Tile]: ...
-
-    def each_work_unit(
-        self, consumer_groups: int, emit: Callable[[], None], last: Callable[[], None] | None = None
-    ) -> None: ...
 
 
 @dataclass
@@ -57,9 +40,13 @@ class ProducerState:
     program_number: str = ""
     resident_phase: str = ""
 
-    def feed(self, streams: dict[ops.For, Stream], consumer_groups: int = 1) -> None:
+    def feed(self, streams: dict[ops.For, Stream]) -> None:
         """Let the producer feed these loops."""
-        self.streams, self.consumer_groups = streams, consumer_groups
+        self.streams = streams
+
+    def divide(self, consumer_groups: int) -> None:
+        """Let so many warp groups have a program each."""
+        self.consumer_groups = consumer_groups
 
     def alternate(self, barriers: Slot) -> None:
         """Let the consumer groups alternate at barriers, one each."""
@@ -132,12 +119,12 @@ class Builder(Recording):
         self.producer = ProducerState()
         self.needs = Needs()
         self.decisions = Decisions()
-        self.stream_k: WorkUnits | None = None
+        self.scheduler = TileScheduler()
         self.copies = Copies()
 
-    def share_work(self, units: WorkUnits | None) -> None:
-        """Let blocks do work units instead of whole programs, or no longer."""
-        self.stream_k = units
+    def use_scheduler(self, scheduler: TileScheduler) -> None:
+        """Let a tile scheduler choose the tiles of a block."""
+        self.scheduler = scheduler
 
     @property
     def threads(self) -> int:

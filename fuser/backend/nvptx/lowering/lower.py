@@ -18,9 +18,9 @@ from fuser.backend.nvptx.memory.operand_staging import land_copies, read
 from fuser.backend.nvptx.pipeline import Facts
 from fuser.backend.nvptx.prefetch import launch_overlap_plan as launch
 from fuser.backend.nvptx.schedule import consumer_warps, producer_warp, warp_specialization_plan
-from fuser.backend.nvptx.tile_scheduler import persistent
+from fuser.backend.nvptx.tile_scheduler.persistent_plan import plan_scheduler
 from fuser.backend.nvptx.tile_scheduler.raster import ProgramOrder, growing_axes
-from fuser.backend.nvptx.tile_scheduler.stream_k_plan import plan_stream_k
+from fuser.backend.nvptx.tile_scheduler.tile_loop import consume, each_tile
 from fuser.backend.nvptx.tiling.occupancy import resident_blocks
 from fuser.backend.nvptx.tiling.resident_rows import plan_resident_rows
 from fuser.backend.nvptx.tiling.sliced_tiles import room
@@ -58,18 +58,16 @@ class Lowering(Builder):
         if not self.producer.streams:
             self.multicast.require_streams()
             if any(plan.kind == "wide" for plan in self.assignment.dots.values()):
-                self.assignment = assign(
-                    self.kernel, self.target, self.cluster.blocks, tf32x3=False
-                )
+                blocks = self.cluster.blocks
+                self.assignment = assign(self.kernel, self.target, blocks, tf32x3=False)
+            plan_scheduler(self)
+        if self.scheduler.blocks:
+            self.order.persist(self.scheduler.blocks)
         if self.producer.streams:
             producer_warp.split_roles(self)
         else:
-            self.stream_k = plan_stream_k(self)
             self.cluster.begin()
-            if self.stream_k is not None:
-                persistent.without_roles(self)
-            else:
-                self.program()
+            each_tile(self, 1, lambda: consume(self))
             self.cluster.finish()
 
     def recorded(self) -> Program:

@@ -330,8 +330,8 @@ class AttentionPipeline:
         e = self.e
         self.low.producer.begin_ping_pong()
         first: Operand = e.head.compare("ult", e.tid, 128)
-        if self.low.order.persistent:  # later programs go on from the phase that is left
-            fresh = e.compare("ult", self.low.producer.program_number, self.low.order.launch[0])
+        if self.low.scheduler.blocks:  # later programs go on from the phase that is left
+            fresh = e.compare("ult", self.low.producer.program_number, self.low.scheduler.blocks)
             first = e.compute("and", first, fresh, "i1")
         with self.low.where(first):
             self.low.do(gpu.NamedBarrier(kind="arrive", number=2, threads=256))

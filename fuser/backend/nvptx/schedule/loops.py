@@ -29,7 +29,7 @@ from fuser.backend.nvptx.schedule.pipeline_plan import Pipeline, plan_pipeline
 from fuser.backend.nvptx.schedule.producer_ring import CarriedRings, Stream, advance
 from fuser.backend.nvptx.schedule.tf32x3 import Tf32x3Loop
 from fuser.backend.nvptx.schedule.while_loops import long_for, yielded
-from fuser.backend.nvptx.tile_scheduler.persistent import arrive_order_barrier
+from fuser.backend.nvptx.tile_scheduler.tile_loop import arrive_order_barrier
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block, Op
 
@@ -169,9 +169,7 @@ def _bind_results(low: Builder, op: ops.For, finals: list[Tile]) -> None:
     if op in low.assignment.reduction_merges:
         low.env.update(merge_over_cluster(low, op, finals))
     else:
-        if low.stream_k is not None:
-            finals = low.stream_k.complete(finals)
-        low.env.update(zip(op.results, finals, strict=True))
+        low.env.update(zip(op.results, low.scheduler.complete(finals), strict=True))
 
 
 def _prepare_operands(low: Builder, body: Block) -> None:

@@ -203,12 +203,37 @@ def advance(low: Recording, stream: Stream, stage: Operand, phase: Operand) -> R
     return after, e.pick(wrap, turned, phase)
 
 
+def ring_after(low: Recording, stream: Stream, iterations: Operand) -> Ring:
+    """Where the ring of a stream is when others have had so many iterations of it."""
+    e = low.scalars
+    stage, phase = stream.ring
+    flip: Operand
+    if isinstance(iterations, int):
+        rounds, rest = divmod(iterations, stream.stages)
+        moved = e.plus(stage, rest)
+        if isinstance(moved, int):
+            more, moved = divmod(moved, stream.stages)
+            return moved, e.bitwise("xor", phase, (rounds + more) % 2)
+        wraps = e.compare("uge", moved, stream.stages)
+        stage = e.pick(wraps, e.minus(moved, stream.stages), moved)
+        flip = e.pick(wraps, 1 - rounds % 2, rounds % 2)
+    else:
+        moved = e.plus(stage, iterations)
+        turned = e.compute("udiv", moved, stream.stages)
+        stage = e.minus(moved, e.times(turned, stream.stages))
+        flip = e.compute("and", turned, 1)
+    return stage, e.bitwise("xor", phase, flip)
+
+
 class CarriedRings:
     """The rings of streams inside of a loop, which go on from one of its iterations to the next.
     names: where they are when an iteration begins; firsts: when the first one does."""
 
-    def __init__(self, low: Recording, streams: Iterable[Stream], loop: ops.For) -> None:
-        inside = set(loop.body.walk())
+    def __init__(
+        self, low: Recording, streams: Iterable[Stream], loop: ops.For | None = None
+    ) -> None:
+        """loop: around the streams; None: that of a persistent block over its tiles."""
+        inside = set(loop.body.walk()) if loop is not None else {stream.loop for stream in streams}
         found = (stream.leader or stream for stream in streams if stream.loop in inside)
         self._streams = list(dict.fromkeys(found))
         self.firsts = self.ends()

@@ -4,8 +4,7 @@ The producer runs the index arithmetic of the streams (schedule/producer_ring.py
 many iterations ahead as there are stages; consumers run the kernel as it stands
 (schedule/consumer_warps.py).
 
-Persistent kernels (see tile_scheduler/persistent.py) repeat both parts for several programs of the
-grid.
+Both parts are of one tile; a persistent block repeats them (tile_scheduler/tile_loop.py).
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from fuser.backend.nvptx.cluster.loop_bounds import bounds
 from fuser.backend.nvptx.ir import op as ir
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand
-from fuser.backend.nvptx.ir.warp_transpose import BUFFER
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.lowering.scalars import is_scalar_arithmetic
@@ -29,7 +27,8 @@ from fuser.backend.nvptx.schedule.producer_ring import (
     resident_barriers,
     wait_barrier,
 )
-from fuser.backend.nvptx.tile_scheduler import persistent
+from fuser.backend.nvptx.tile_scheduler.persistent import begin
+from fuser.backend.nvptx.tile_scheduler.tile_loop import consume, each_tile
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block
 
@@ -49,7 +48,7 @@ def producer_warps(warps: int) -> int:
 def registers_of(low: Builder) -> tuple[int, int] | None:
     """Registers a thread of (the producer, the consumers); None where all warps share evenly."""
     warps = low.warps * low.producer.consumer_groups
-    shared = low.stream_k is not None and warps == 8
+    shared = low.scheduler.blocks_per_sm > 0 and warps == 8
     return STREAM_K_REGISTERS if shared else REGISTERS.get(warps)
 
 
@@ -57,9 +56,7 @@ def split_roles(low: Builder) -> None:
     """Emit the whole kernel: barriers, the producer warp, then the consumers."""
     e = low.scalars
     threads = 32 * low.warps * low.producer.consumer_groups
-    persists = persistent.begin(low)
-    if low.producer.counters:
-        low.shared.keep_warp_buffers(BUFFER * low.warps)
+    begin(low)
     with low.where(e.compare("eq", e.tid, threads)):
         _make_barriers(low)
     low.multicast.meet()
@@ -67,18 +64,10 @@ def split_roles(low: Builder) -> None:
         threads=threads, warps=(low.threads - threads) // 32, registers=registers_of(low),
         producer=ir.Block(), consumer=ir.Block(),
     ))  # fmt: skip
-    if persists:
-        persistent.each_program(low, 1, lambda: _produce(low))
-    else:
-        _produce(low)
+    each_tile(low, 1, lambda: _produce(low))
     _await_last(low)
     region.following()
-    if persists:
-        persistent.each_program(low, low.producer.consumer_groups, lambda: persistent.consume(low))
-    else:
-        for stream in low.producer.streams.values():
-            stream.turn((0, 0))
-        low.program()
+    each_tile(low, low.producer.consumer_groups, lambda: consume(low))
     low.cluster.finish()
     region.following()
 

@@ -27,8 +27,7 @@ from fuser.backend.nvptx.memory.tensor_map import add_map, are_summed, edge_rows
 from fuser.backend.nvptx.memory.tma_boxes import Box, source_of
 from fuser.backend.nvptx.schedule.producer_ring import Channel, Stream
 from fuser.backend.nvptx.schedule.producer_warp import producer_warps
-from fuser.backend.nvptx.tile_scheduler.persistent_plan import consumer_groups_of, wanted
-from fuser.backend.nvptx.tile_scheduler.stream_k_plan import plan_stream_k
+from fuser.backend.nvptx.tile_scheduler.persistent_plan import decide, plan_scheduler
 from fuser.graph.sizes import size_hint
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block, Op
@@ -51,6 +50,7 @@ def plan_streams(low: Builder, stages: int) -> dict[ops.For, Stream]:
         return {}
     count = max(stream.stages for stream in found.values())
     low.decisions.apply(MECHANISM, f"a producer warp fetches {count} stages ahead by TMA")
+    decide(low)
     return found
 
 
@@ -85,11 +85,9 @@ def _planned(low: Builder, stages: int) -> dict[ops.For, Stream] | str:
     if not streams:
         return "it loads operands outside of its loops"
     low.producer.feed(streams)
-    low.share_work(plan_stream_k(low))
-    low.producer.feed(streams, consumer_groups_of(low, streams))
+    plan_scheduler(low)
     if not _allocate(low, streams, stages):
         low.producer.feed({})
-        low.share_work(None)
         return "two stages do not fit shared memory, or tiles are not whole"
     return streams
 
@@ -261,21 +259,21 @@ def _allocate(low: Builder, streams: dict[ops.For, Stream], stages: int) -> bool
             for load, tile in zip(channel.loads, channel.tiles, strict=True):
                 if tile.shape != load.shape:
                     return _take_back(low, streams)
-    if not wanted(low, streams) and low.multicast.blocks == 1:
+    if not low.scheduler.blocks and low.multicast.blocks == 1:
         _share_rings(low, streams)
     leaders = [stream for stream in streams.values() if stream.leader is None]
     each = sum(c.bytes for s in leaders for c in s.channels)
-    together = low.stream_k.blocks_per_sm if low.stream_k is not None else 1
-    room = low.target.shared_bytes // together - resident - 1024 * len(low.shared.slots) - 2048
-    if wanted(low, streams) or low.producer.counters:
+    room = low.target.shared_bytes // max(1, low.scheduler.blocks_per_sm)
+    room -= resident + 1024 * len(low.shared.slots) + 2048
+    if low.scheduler.blocks or low.producer.counters:
         # nothing may take the place of the stages: the producer is at the next program already
         room -= low.warps * low.producer.consumer_groups * BUFFER
-    stages = min(max(stages, _depth(low, each, streams)), room // each)
+    stages = min(max(stages, _depth(low, each)), room // each)
     if stages < 2:
         return _take_back(low, streams)
     low.multicast.plan(streams.values())
     for stream in streams.values():
-        goes_on = wanted(low, streams) or stream.loop not in low.kernel.body.ops
+        goes_on = low.scheduler.blocks > 0 or stream.loop not in low.kernel.body.ops
         stream.have_stages(stages, goes_on)
         # a caller may store rows beyond the bounds of what they are made of
         if not low.caller and _rows_stay_apart(low, stream):
@@ -337,14 +335,14 @@ def _fetch_less(low: Builder, stream: Stream) -> None:
                 channel.sources[at] = replace(source, edge=edge_rows(source, tile))
 
 
-def _depth(low: Builder, each: int, streams: dict[ops.For, Stream]) -> int:
+def _depth(low: Builder, each: int) -> int:
     """Stages that keep enough bytes on their way where a multiprocessor runs one small block: a
     round trip to L2 takes near a microsecond, in which it could receive some 64 KiB."""
     programs = low.cluster.blocks
     for extent in low.kernel.grid:
         programs *= size_hint(extent)
     alone = programs <= low.target.units and low.attempt.stages == low.kernel.schedule.stages
-    if wanted(low, streams) and low.attempt.stages == low.kernel.schedule.stages:
+    if low.scheduler.blocks and low.attempt.stages == low.kernel.schedule.stages:
         return 8
     return min(16, (96 << 10) // each) if alone else 0
 

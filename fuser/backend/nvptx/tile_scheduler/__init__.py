@@ -1,1 +1,1 @@
-"""Which block computes which tile: the raster, persistent blocks, stream-k, load balance."""
+"""Which block computes which tile: schedulers of tiles and the loop over them, the raster."""

@@ -97,22 +97,15 @@ class ProgramOrder:
             self.launch = (padded[0], padded[1], padded[2])
         self.launch = (self.launch[0] * self.cluster, *self.launch[1:])
         self._known: dict[int, Operand] = {}
-        self.persistent = False
 
     @property
     def programs(self) -> int:
         """Programs of the grid, or multicast clusters of them."""
         return math.prod(self.grid)
 
-    @property
-    def starts(self) -> int:
-        """How many programs, or groups of them, begin at once in a persistent kernel."""
-        return self.launch[0] // self.cluster
-
     def persist(self, blocks: int) -> None:
         """Launch this many blocks, or clusters, each of which runs programs in turn (see
         `choose`)."""
-        self.persistent = True
         self.launch = (blocks * self.cluster, 1, 1)
 
     def choose(self, emitter: Integers, number: Operand) -> None:
@@ -147,21 +140,18 @@ class ProgramOrder:
         if axis >= len(self.extents) or same(self.extents[axis], 1):
             return 0
         if not self._known:
-            number: Operand = 0
             if self.flat:
-                number = emitter.head.register(f"{self.unit}.x")
-            self._decode(emitter, number, emitter.head)
+                self._decode(emitter, emitter.head.register(f"{self.unit}.x"), emitter.head)
+            else:
+                for at, letter in zip(reversed(range(len(self.grid))), "xyz", strict=False):
+                    if not same(self.grid[at], 1):
+                        self._known[at] = emitter.head.register(f"{self.unit}.{letter}")
             self._spread(emitter, emitter.head)
             self._reverse(emitter, emitter.head)
         return self._known[axis]
 
     def _decode(self, emitter: Integers, number: Operand, write: IntegerBuilder) -> None:
         rank = len(self.grid)
-        if not self.flat and not self.persistent:
-            for axis, letter in zip(reversed(range(rank)), "xyz", strict=False):
-                if not same(self.grid[axis], 1):
-                    self._known[axis] = emitter.head.register(f"{self.unit}.{letter}")
-            return
         rest: Operand = number
         axes = list(reversed(range(rank)))
         if self.group:

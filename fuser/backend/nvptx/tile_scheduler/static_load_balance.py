@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.tile_scheduler.persistent import Persistent
 from fuser.backend.nvptx.tile_scheduler.raster import ProgramOrder
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
@@ -28,22 +29,23 @@ BETWEEN = 1.5
 """Iterations that it takes to end a program and to begin the next one."""
 
 
-def assign_programs(low: Builder) -> None:
+class StaticLoadBalance(Persistent):
+    """A block has the programs that a table says, at its own number and every `blocks`th after."""
+
+    def __init__(self, low: Builder, blocks: int, table: list[int]) -> None:
+        super().__init__(low, blocks)
+        self._table = table
+
+    def program(self, at: str) -> str:
+        self.low.needs.tables[TABLE] = tuple(self._table)
+        return self.low.scalar_of(gpu.ReadTable(table=TABLE, at=at))
+
+
+def table_of(low: Builder, blocks: int) -> list[int] | None:
     """Where programs differ in length, a table of those of every block."""
     trip_counts = iterations_of_programs(low.kernel, low.order)
-    if trip_counts is None:
-        return
-    numbers = longest_first(trip_counts, low.order.starts)
-    if len(numbers) <= MAX_NUMBERS:
-        low.needs.tables[TABLE] = tuple(numbers)
-
-
-def program_at(low: Builder, position: str) -> str:
-    """The number of the program at a position: of the table, or of the raster where there is none.
-    Not below the number of programs where a block is done."""
-    if TABLE not in low.needs.tables:
-        return position
-    return low.scalar_of(gpu.ReadTable(table=TABLE, at=position))
+    numbers = longest_first(trip_counts, blocks) if trip_counts else []
+    return numbers if 0 < len(numbers) <= MAX_NUMBERS else None
 
 
 def longest_first(trip_counts: Sequence[int], blocks: int) -> list[int]:

@@ -27,7 +27,8 @@ gives (CompiledKernel.workspace_bytes).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from fuser.backend.nvptx.emit.stream_k import FLAGS
 from fuser.backend.nvptx.ir import op as ir
@@ -35,17 +36,15 @@ from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand, Tile
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.lowering.recorder import Region
-from fuser.backend.nvptx.lowering.recording import Recording
-from fuser.backend.nvptx.schedule.producer_ring import Ring, Stream
-from fuser.backend.nvptx.tile_scheduler.tile_scheduler import tile_loop
+from fuser.backend.nvptx.tile_scheduler.tile_scheduler import TileScheduler
 from fuser.tilegen import ops
 from fuser.tilegen.stream_k import Cut
 
 
-class StreamK:
+class StreamK(TileScheduler):
     """What `blocks` blocks, or multicast clusters, do of `tiles` programs with `cut.iterations`
     iterations each, `blocks_per_sm` of them on a multiprocessor. A work unit is a program, or a run
-    of its iterations. number, first, last: the program of the work unit that is being emitted, its
+    of its iterations. number, start, stop: the program of the work unit that is being emitted, its
     first iteration and the one after its last.
 
     Where a block is, is one number: program * iterations + iteration. The programs left over come
@@ -59,13 +58,9 @@ class StreamK:
         self.tiles, self.blocks, self.cut = tiles, blocks, cut
         self.blocks_per_sm = blocks_per_sm
         self.number: Operand = 0
-        self.first: Operand = 0
-        self.last: Operand = 0
+        self.start: Operand = 0
+        self.stop: Operand = 0
         self.skip: Region | None = None
-
-    def begin(self) -> None:
-        """Launch the blocks."""
-        self.low.order.persist(self.blocks)
 
     # what belongs to whom -----------------------------------------------------------------------
 
@@ -79,8 +74,7 @@ class StreamK:
         e = self.low.scalars
         return e.times(e.plus(block, self.cut.left), self.cut.iterations)
 
-    def _start(self) -> Operand:
-        """Where this block begins."""
+    def first(self) -> Operand:
         e, cut = self.low.scalars, self.cut
         block = self._read(self.low.order.unit)
         part = e.compute("udiv", block, cut.lists)
@@ -104,8 +98,7 @@ class StreamK:
         is_left = e.compare("ult", number, cut.left)
         return number, first, e.pick(is_left, stop, cut.iterations)
 
-    def next_work_unit(self, at: Operand) -> Operand:
-        """Where a block goes on after the work unit that begins at `at`."""
+    def next(self, at: Operand, tiles: Operand = 1) -> Operand:
         e, cut = self.low.scalars, self.cut
         number, first, _ = self.work_unit(at)
         following = e.compute("add", number, 1)
@@ -116,63 +109,32 @@ class StreamK:
         whole = self._whole(self._read(self.low.order.unit))
         then = e.pick(more, e.plus(at, cut.iterations), whole)
         is_left = e.compare("ult", number, cut.left)
-        return e.pick(is_left, then, e.plus(at, self.blocks * cut.iterations))
+        after = e.pick(is_left, then, e.plus(at, self.blocks * cut.iterations))
+        return after if tiles == 1 else e.pick(e.compare("ne", tiles, 0), after, at)
 
-    def bounds(self, start: Operand) -> tuple[Operand, Operand]:
-        """Start and stop of the loop in this work unit. start: of the whole loop."""
+    def is_tile(self, at: str) -> str:
+        return self.low.scalars.compare("ult", at, self.tiles * self.cut.iterations)
+
+    def iterations(self, loop: ops.For, at: Operand) -> Operand:
+        _, first, stop = self.work_unit(at)
+        return self.low.scalars.minus(stop, first)
+
+    @contextmanager
+    def tile(self, at: str) -> Iterator[None]:
+        self.number, self.start, self.stop = self.work_unit(at)
+        self.low.order.choose(self.low.scalars, self.number)
+        self.skip = None
+        yield
+        if self.skip is not None:
+            self.low.do(gpu.Yield())
+            self.skip.following()
+
+    def bounds(self, start: Operand, stop: Operand) -> tuple[Operand, Operand]:
         e, step = self.low.scalars, self.loop.step
         return (
-            e.plus(e.times(self.first, step), start),
-            e.plus(e.times(self.last, step), start),
+            e.plus(e.times(self.start, step), start),
+            e.plus(e.times(self.stop, step), start),
         )
-
-    # one work unit after the other ---------------------------------------------------------------
-
-    def each_work_unit(
-        self, consumer_groups: int, emit: Callable[[], None], last: Callable[[], None] | None = None
-    ) -> None:
-        """Emit a loop over the work units of a block: all, or every other one for one of two
-        consumer groups. Where the ring of a stream then is follows from the iterations of both.
-        last: emits what ends every work unit."""
-        low, e = self.low, self.low.scalars
-        streams = list(low.producer.streams.values())
-        start = self._start()
-        starts: list[Ring] = [(0, 0) for _ in streams]
-        if consumer_groups > 1:
-            _, first, stop = self.work_unit(start)
-            count = e.minus(stop, first)
-            second = e.compare("ne", low.shared.group, 0)
-            starts = [
-                (e.pick(second, stage, 0), e.pick(second, phase, 0))
-                for stage, phase in (_ring_after(low, s, (0, 0), count) for s in streams)
-            ]
-            start = e.pick(second, self.next_work_unit(start), start)
-
-        def is_valid(at: str) -> str:
-            return e.compare("ult", at, self.tiles * self.cut.iterations)
-
-        def run_work_unit(at: str) -> tuple[Operand, list[Ring]]:
-            self.number, self.first, self.last = self.work_unit(at)
-            low.order.choose(e, self.number)
-            self.skip = None
-            emit()
-            if self.skip is not None:
-                low.do(gpu.Yield())
-                self.skip.following()
-            if last is not None:
-                last()
-            ends = [stream.ring for stream in streams]
-            following = self.next_work_unit(at)
-            if consumer_groups > 1:
-                _, first, stop = self.work_unit(following)
-                other = e.minus(stop, first)
-                ends = [
-                    _ring_after(low, s, ring, other) for s, ring in zip(streams, ends, strict=True)
-                ]
-                following = self.next_work_unit(following)
-            return following, ends
-
-        tile_loop(low, consumer_groups, start, starts, is_valid, run_work_unit)
 
     # sums of others -----------------------------------------------------------------------------
 
@@ -180,7 +142,7 @@ class StreamK:
         """After the loop: leave the sums of a later work unit of a tile and skip what follows; or
         else add those of the others."""
         low, e = self.low, self.low.scalars
-        cut = e.compare("ne", self.first, 0)
+        cut = e.compare("ne", self.start, 0)
         self.skip = low.region(gpu.If(condition=cut, then=ir.Block(), other=ir.Block()))
         self._leave(finals)
         low.do(gpu.Yield())
@@ -198,7 +160,7 @@ class StreamK:
     def _leave(self, tiles: list[Tile]) -> None:
         e = self.low.scalars
         self._reserve(tiles)
-        past = e.minus(self.first, self.cut.first)
+        past = e.minus(self.start, self.cut.first)
         part = e.compute("udiv", past, self.cut.length)
         self.low.do(gpu.LeaveSums(
             values=tuple(tiles), program=self.number, part=part, parts=self.cut.parts,
@@ -232,14 +194,3 @@ class StreamK:
         region.following()
         low.do(gpu.Seam())
         return list(loop.results)
-
-
-def _ring_after(low: Recording, stream: Stream, ring: Ring, count: Operand) -> Ring:
-    """(stage, phase) after this many iterations."""
-    e = low.scalars
-    stage, phase = ring
-    moved = e.plus(stage, count)
-    rounds = e.compute("udiv", moved, stream.stages)
-    stage = e.minus(moved, e.times(rounds, stream.stages))
-    odd = e.compute("and", rounds, 1)
-    return stage, odd if phase == 0 else e.compute("xor", phase, odd)

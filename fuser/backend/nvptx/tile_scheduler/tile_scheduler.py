@@ -1,61 +1,53 @@
-"""The loop of a persistent block over its tiles: programs, or work units of stream-k."""
+"""What a tile scheduler is: which tiles a block computes, and how much of each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from fuser.backend.nvptx.ir import op as ir
-from fuser.backend.nvptx.ir import ops as gpu
-from fuser.backend.nvptx.ir.values import Operand
-from fuser.backend.nvptx.lowering.builder import Builder
-from fuser.backend.nvptx.schedule.producer_ring import Ring
+from fuser.backend.nvptx.ir.values import Operand, Tile
+from fuser.tilegen import ops
 
 
-def tile_loop(
-    low: Builder,
-    consumer_groups: int,
-    first: Operand,
-    starts: list[Ring],
-    is_valid: Callable[[str], str],
-    emit: Callable[[str], tuple[Operand, list[Ring]]],
-) -> None:
-    """Emit the loop. first: the number it begins at; starts: (stage, phase) of every stream's ring
-    there. is_valid: emits the condition under which a number is a tile. emit: emits the tile, and
-    gives the number that follows and the rings then; of two consumer groups, after the other's
-    tile.
+class TileScheduler:
+    """The tiles of a block. This one is that of a plain grid: a block has the one tile that the
+    hardware numbers. Others are persistent: a block has the tiles at `first`, at what `next` gives
+    then, and so on, until a number is no tile; the loop over them is recorded in one place
+    (tile_scheduler/tile_loop.py).
+
+    blocks: those to launch, or multicast clusters of them; 0: one for each tile. blocks_per_sm:
+    blocks that a multiprocessor holds; 0: as many as fit.
     """
-    e = low.scalars
-    streams = list(low.producer.streams.values())
-    # a fresh barrier counts as complete for parity 1: warp group 0 begins at once
-    order_phase = e.compute("sub", 1, low.shared.group) if consumer_groups > 1 else ""
-    number = e.name_of()
-    rings = [(e.name_of(), e.name_of()) for _ in streams]
-    for stream, ring in zip(streams, rings, strict=True):
-        stream.turn(ring)
-    low.producer.begin_program(number, e.name_of(), e.name_of())
-    carried: list[tuple[str, Operand]] = [(number, first)]
-    if low.producer.resident:
-        carried.append((low.producer.resident_phase, 0))
-    if consumer_groups > 1:
-        carried.append((low.producer.order_phase, order_phase))
-    for ring, start in zip(rings, starts, strict=True):
-        carried += zip(ring, start, strict=True)
-    names, firsts = zip(*carried, strict=True)
-    region = low.region(gpu.While(
-        scalars=names, types=("i32",) * len(names), firsts=firsts, params=(), inits=(),
-        head=ir.Block(), body=ir.Block(),
-    ))  # fmt: skip
-    low.do(gpu.Condition(value=is_valid(number)))
-    region.following()
-    following, ends = emit(number)
-    after: list[Operand] = [following]
-    if low.producer.resident:
-        after.append(e.compute("xor", low.producer.resident_phase, 1))
-    if consumer_groups > 1:
-        after.append(e.compute("xor", low.producer.order_phase, 1))
-    for end in ends:
-        after += end
-    low.do(gpu.Yield(scalars=tuple(after)))
-    region.following()
-    for stream, ring in zip(streams, rings, strict=True):
-        stream.turn(ring)
+
+    blocks = 0
+    blocks_per_sm = 0
+
+    def first(self) -> Operand:
+        """The number of this block's first tile."""
+        raise NotImplementedError
+
+    def next(self, at: Operand, tiles: Operand = 1) -> Operand:
+        """The number that is so many tiles after another: one, or none."""
+        raise NotImplementedError
+
+    def is_tile(self, at: str) -> str:
+        """The condition under which a number is a tile: the block is done where it is not."""
+        raise NotImplementedError
+
+    def iterations(self, loop: ops.For, at: Operand) -> Operand:
+        """Iterations of a loop in the tile of a number, by which a ring moves on."""
+        raise NotImplementedError
+
+    @contextmanager
+    def tile(self, at: str) -> Iterator[None]:
+        """What is recorded meanwhile is of the tile at this number; `is_tile` was asked before."""
+        raise NotImplementedError
+        yield
+
+    def bounds(self, start: Operand, stop: Operand) -> tuple[Operand, Operand]:
+        """What of the range of a loop belongs to the tile that is recorded."""
+        return start, stop
+
+    def complete(self, finals: list[Tile]) -> list[Tile]:
+        """The sums of a whole tile, of those that its loop has here."""
+        return finals

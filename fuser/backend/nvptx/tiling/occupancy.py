@@ -22,8 +22,8 @@ def resident_blocks(low: Builder, strips: StripMining | None) -> int:
         return low.kernel.schedule.blocks_per_sm
     if strips is not None and strips.blocks:
         return strips.blocks
-    if low.stream_k is not None:
-        return low.stream_k.blocks_per_sm
+    if low.scheduler.blocks_per_sm:
+        return low.scheduler.blocks_per_sm
     if low.assignment.dots:
         # one splits its operands while the other multiplies
         return 2 if any(plan.kind == "wide" for plan in low.assignment.dots.values()) else 1
