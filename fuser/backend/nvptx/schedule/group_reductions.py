@@ -36,23 +36,29 @@ def _block(block: Block) -> None:
     at = 0
     while at < len(block.ops):
         if isinstance(block.ops[at], ops.ReadParts):
-            moved = _independent(block.ops[at:])
-            block.ops[at:] = [*moved, *(op for op in block.ops[at:] if op not in moved)]
+            moved, end = _independent(block.ops, at)
+            kept = [op for op in block.ops[at:end] if op not in moved]
+            block.ops[at:end] = [*moved, *kept]
             at += len(moved)
         at += 1
 
 
-def _independent(rest: Sequence[Op]) -> dict[Op, None]:
-    """What can go before the read that a list of ops begins with: later writes, and what these are
-    made of. They keep their order."""
-    makers = makers_of(rest)
+def _independent(body: Sequence[Op], at: int) -> tuple[dict[Op, None], int]:
+    """What can go before the read at a place: the writes after it, up to one that needs it, and
+    what these are made of, in their order; and the end of where they are."""
+    makers: dict[object, Op] = makers_of(body[at : at + 1])
     moved: dict[Op, None] = {}
     written: set[Slot] = set()
-    for op in rest[1:]:
+    for end in range(at + 1, len(body)):
+        op = body[end]
         if op.blocks() or isinstance(op, _ORDERED):
             break
         if isinstance(op, ops.WriteParts):
-            if op.slot in makers and op.slot not in written:  # nobody reads the slot before
-                take(op, makers, moved, _MOVABLE)
+            fresh = op.slot in makers and op.slot not in written  # nobody reads the slot before
+            if not fresh or not take(op, makers, moved, _MOVABLE):
+                break
             written.add(op.slot)
-    return {op: None for op in rest if op in moved}
+        makers |= makers_of([op])
+    else:
+        end = len(body)
+    return {op: None for op in body[at:end] if op in moved}, end
