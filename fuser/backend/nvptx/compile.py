@@ -18,6 +18,7 @@ from fuser.backend.nvptx.ir.text import print_program
 from fuser.backend.nvptx.layouts.assignment import of_caller
 from fuser.backend.nvptx.layouts.dot_plan import UNIT_NAMES, decide_unit
 from fuser.backend.nvptx.layouts.mma_units import known_unit
+from fuser.backend.nvptx.lowering.builder import Attempt
 from fuser.backend.nvptx.lowering.lower import Lowering
 from fuser.backend.nvptx.pipeline import run_passes
 from fuser.backend.text import symbolic_dims
@@ -46,8 +47,7 @@ def lower_to_gpu(kernel: Kernel, target: Target) -> Program:
     """The GPU IR that the LLVM IR text is written from. Raises LoweringError."""
     with symbolic_dims() as read:
         program = _fitting(kernel, target)[0]
-    program.sizes = list(read)
-    return program
+    return dataclasses.replace(program, sizes=list(read))
 
 
 def mechanisms(kernel: Kernel, target: Target) -> list[Decision]:
@@ -101,7 +101,11 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
         "neighbours": low.multicast.shape,
         "stream_k": low.scheduler.blocks_per_sm,
         "blocks": size_hint(low.order.launch[0]) if low.scheduler.blocks else 0,
-        "copies": "tma" if low.streams else "cp.async" if low.assignment.staged else "none",
+        "copies": "tma"
+        if low.producer.streams
+        else "cp.async"
+        if low.assignment.staged
+        else "none",
     }
     if kernel.scalars:
         facts["scalars"] = [value.name for value in kernel.scalars]
@@ -173,16 +177,18 @@ def _fitting(
         kernel = dataclasses.replace(
             kernel, schedule=dataclasses.replace(kernel.schedule, warps=warps)
         )
-    program, low = _lower(kernel, target, watch=watch)
-    while target.shared_bytes and program.shared_bytes > target.shared_bytes and low.stages > 1:
-        program, low = _lower(kernel, target, low.stages - 1, watch=watch)
+    stages = kernel.schedule.stages
+    program, low = _lower(kernel, target, stages, watch=watch)
+    while target.shared_bytes and program.shared_bytes > target.shared_bytes and stages > 1:
+        stages -= 1
+        program, low = _lower(kernel, target, stages, watch=watch)
     if target.shared_bytes and program.shared_bytes > target.shared_bytes and low.caller:
         program, low = _lower(kernel, target, 1, frugal=True, watch=watch)
         low.needs.notes.append("tiles in parts through shared memory")
     if kernel.schedule.warps < asked:
         low.needs.notes.append(f"{kernel.schedule.warps} of {asked} warps")
-    if low.caller and low.stages < kernel.schedule.stages:
-        low.needs.notes.append(f"{low.stages} of {kernel.schedule.stages} stages")
+    if low.caller and low.attempt.stages < kernel.schedule.stages:
+        low.needs.notes.append(f"{low.attempt.stages} of {kernel.schedule.stages} stages")
     if target.shared_bytes and program.shared_bytes > target.shared_bytes:
         raise LoweringError(
             f"kernel {kernel.name} needs {program.shared_bytes} bytes of shared memory, "
@@ -195,18 +201,18 @@ def _fitting(
 def _lower(
     kernel: Kernel,
     target: Target,
-    stages: int | None = None,
+    stages: int,
     frugal: bool = False,
     watch: Watch | None = None,
 ) -> tuple[Program, Lowering]:
     against = ""
     try:
         blocks, multicast_shape = blocks_of(kernel, target), multicast_shape_of(kernel, target)
-        low = Lowering(kernel, target, stages, blocks, multicast_shape, frugal)
+        low = Lowering(kernel, target, Attempt(stages, blocks, multicast_shape, frugal))
         low.run()
     except NeedsOneBlock as reason:
         against = str(reason)
-        low = Lowering(kernel, target, stages)
+        low = Lowering(kernel, target, Attempt(stages))
         low.run()
     shared = decide_blocks(kernel, target, low.cluster.blocks, against)
     multicast = decide_multicast(kernel, target, low.multicast.shape)
@@ -214,7 +220,7 @@ def _lower(
     program = low.recorded()
     if watch is not None:
         watch(RECORDED, program)
-    for item, decision in run_passes(program, low.facts):
+    for item, decision in run_passes(program, low.facts()):
         low.decisions.add(*([decision] if decision else []))
         if watch is not None:
             watch(item.name, program)

@@ -21,14 +21,14 @@ def tile(name: str, layout: Layout = ROWS) -> Tile:
 
 def bound(open: list[Block]) -> Bindings[Tile]:
     bindings: Bindings[Tile] = Bindings(open)
-    bindings.values[X] = tile("%x")
+    bindings[X] = tile("%x")
     return bindings
 
 
 def test_a_prepared_operand_is_there_inside_its_block_and_not_after_it() -> None:
     open = [Block(), Block()]
     bindings = bound(open)
-    x, operand = bindings.values[X], tile("%operand", COLUMNS)
+    x, operand = bindings[X], tile("%operand", COLUMNS)
     bindings.prepare(x, "a", PLAN, operand)
     open.append(Block())
     assert bindings.prepared(x, "a", PLAN) is operand
@@ -40,33 +40,33 @@ def test_a_prepared_operand_is_there_inside_its_block_and_not_after_it() -> None
 
 def test_a_prepared_operand_is_not_that_of_what_is_bound_later() -> None:
     bindings = bound([Block()])
-    bindings.prepare(bindings.values[X], "a", PLAN, tile("%before", COLUMNS))
-    bindings.values[X] = tile("%again")
-    assert bindings.prepared(bindings.values[X], "a", PLAN) is None
+    bindings.prepare(bindings[X], "a", PLAN, tile("%before", COLUMNS))
+    bindings[X] = tile("%again")
+    assert bindings.prepared(bindings[X], "a", PLAN) is None
 
 
 def test_other_threads_begin_with_nothing() -> None:
     bindings = bound([Block()])
-    mine = bindings.values[X]
+    mine = bindings[X]
     with bindings.apart():
-        assert not bindings.values
-        bindings.values[X] = tile("%theirs")
-    assert bindings.values[X] is mine
+        assert not bindings
+        bindings[X] = tile("%theirs")
+    assert bindings[X] is mine
     with bindings.apart([X]):
-        assert bindings.values[X] is mine
+        assert bindings[X] is mine
 
 
 def test_strips_have_layouts_and_values_of_their_own() -> None:
     bindings = bound([Block()])
-    mine = bindings.values[X]
+    mine = bindings[X]
     with bindings.strips() as strips:
         for number in range(2):
             strips.begin()
-            assert bindings.values[X] is mine
+            assert bindings[X] is mine
             bindings.lay_out({X: COLUMNS})
-            bindings.values[X] = tile(f"%strip{number}", COLUMNS)
+            bindings[X] = tile(f"%strip{number}", COLUMNS)
             assert bindings.layout(X) == COLUMNS
-    assert bindings.values[X] is mine and bindings.layout(X) is None
+    assert bindings[X] is mine and bindings.layout(X) is None
     with bindings.laid_out({X: COLUMNS}):
         assert bindings.layout(X) == COLUMNS
     assert bindings.layout(X) is None

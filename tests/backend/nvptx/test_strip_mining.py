@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fuser.backend.nvptx import gpu_text
+from fuser.backend.nvptx.lowering.builder import Attempt
 from fuser.backend.nvptx.lowering.lower import Lowering
 from fuser.backend.nvptx.tiling.resident_rows import plan_resident_rows
 from fuser.backend.nvptx.tiling.strip_mined_epilogue import plan_epilogue
@@ -120,7 +121,7 @@ BOTH_AXES = """kernel @both grid(1) {
 
 
 def planned(kernel: Kernel) -> tuple[Lowering, StripMining | None]:
-    low = Lowering(kernel, SM_90A)
+    low = Lowering(kernel, SM_90A, Attempt(kernel.schedule.stages))
     return low, plan_resident_rows(low) or plan_epilogue(low)
 
 

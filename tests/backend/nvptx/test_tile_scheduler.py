@@ -141,7 +141,8 @@ def test_consumer_groups_know_where_the_ring_is(name: str, iterations: int, stag
     stream = Stream(loop, [], None, stages=stages)
 
     def after(low: Block, scheduler: TileScheduler, at: Any) -> None:
-        stream.ring = ring_after(low, stream, scheduler.iterations(loop, at))  # type: ignore[arg-type]
+        iterations = scheduler.iterations(loop, at)
+        stream.turn(ring_after(low, stream, iterations))  # type: ignore[arg-type]
 
     for programs, number in itertools.product((10, 31), range(blocks)):
         block = Block(number, programs)
@@ -153,7 +154,7 @@ def test_consumer_groups_know_where_the_ring_is(name: str, iterations: int, stag
             filled += scheduler.iterations(loop, at)  # type: ignore[operator]
         found = list[list[tuple[int, tuple[int, int]]]]()
         for group in (0, 1):
-            stream.ring = (0, 0)
+            stream.turn((0, 0))
             if group:
                 after(block, scheduler, scheduler.first())
             at, own = scheduler.next(scheduler.first(), group), []

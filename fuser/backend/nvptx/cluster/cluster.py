@@ -15,6 +15,7 @@ from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.layouts import row_major
 from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layouts.layout import Layout
+from fuser.backend.nvptx.lowering.integers import first_block_bit
 from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.dtypes import DType
 from fuser.tilegen import ops
@@ -41,8 +42,6 @@ class Cluster:
         self.bits = blocks.bit_length() - 1
         self.arrived = False
         self.started = False  # whether barriers made at the head of the kernel are known to all
-        if blocks > 1:
-            low.scalars.block_bits = self.first_bit
 
     def begin(self) -> None:
         """Tell the other blocks that this one runs, so that its shared memory may be written."""
@@ -58,7 +57,7 @@ class Cluster:
     @property
     def first_bit(self) -> int:
         """The lowest bit of a thread's number that tells the block in its cluster."""
-        return 5 + self.low.warps.bit_length() - 1
+        return first_block_bit(self.low.warps, self.blocks)
 
     def stay_in_block(self, what: str, *layouts: Layout) -> None:
         """Raises NeedsOneBlock where tiles of these layouts are spread over blocks."""
@@ -127,11 +126,9 @@ class Cluster:
         if not counted and self.arrived:
             self._wait()  # every block has started, or has read what was there before
         size, _ = row_major(layout.shape, dtype.bytes * len(values))
-        slot = low.shared.allocate(size * self.blocks)
-        slot.early = True
+        slot = low.shared.allocate(size * self.blocks, early=True)
         if counted:
-            barrier = low.shared.allocate(8, 8)
-            barrier.early = True
+            barrier = low.shared.allocate(8, 8, early=True)
             senders = 1 << (inside - len(free_bits))
             bytes_ = senders * len(layout.regs) * len(values) * dtype.bytes * self.blocks
             low.do(gpu.ExpectParts(barrier=barrier, bytes=bytes_))

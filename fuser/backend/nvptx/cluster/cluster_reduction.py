@@ -16,6 +16,7 @@ from fuser.backend.nvptx.layouts.access_layout import operand_layout
 from fuser.backend.nvptx.layouts.layout import Layout, next_power
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.lowering.masks import spread
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.lowering.tiles import finite, map_of
 from fuser.tilegen import ops
 from fuser.tilegen.value import Value
@@ -65,7 +66,7 @@ def merge_over_cluster(low: Builder, loop: ops.For, finals: list[Tile]) -> dict[
     return found
 
 
-def _write(low: Builder, tile: Tile) -> _Written:
+def _write(low: Recording, tile: Tile) -> _Written:
     # what reads may cover more than what writes; 32 spare bytes a row turn the banks
     cover = [max(a, next_power(b)) for a, b in zip(tile.layout.shape, tile.shape, strict=True)]
     item = tile.dtype.bytes
@@ -87,7 +88,7 @@ def _read(low: Builder, left: _Written, layout: Layout) -> list[Tile]:
     return list(partials)
 
 
-def _weights(low: Builder, tops: list[Tile]) -> list[Tile]:
+def _weights(low: Recording, tops: list[Tile]) -> list[Tile]:
     """exp(top of a block - the greatest), for each block; a greatest of -inf counts as 0."""
     greatest = tops[0]
     for top in tops[1:]:
@@ -97,7 +98,7 @@ def _weights(low: Builder, tops: list[Tile]) -> list[Tile]:
 
 
 def _weighted(
-    low: Builder, partials: list[Tile], weights: list[Tile], axes: tuple[int, ...]
+    low: Recording, partials: list[Tile], weights: list[Tile], axes: tuple[int, ...]
 ) -> list[Tile]:
     """Every block's tile times the weights of its rows. axes: of the tile that the weights have."""
     return [

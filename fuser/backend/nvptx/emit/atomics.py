@@ -75,7 +75,7 @@ def atomic(code: Code, op: ops.Atomic) -> None:
                 f"phi {dtype.llvm} [ {found}, %{last.label} ], [ {zero}, %{before.label} ]"
             )
     if used:
-        op.tile.regs = regs
+        op.tile.assign(regs)
 
 
 def _one(code: Code, op: ops.Atomic, dtype: DType, pointer: str, words: list[str]) -> str | None:

@@ -15,6 +15,7 @@ from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.layouts import offset_of, row_major, vectors
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.values import Operand
+from fuser.backend.nvptx.lowering.integers import first_block_bit
 from fuser.dtypes import DType
 
 SENT = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes"
@@ -65,7 +66,7 @@ def send_parts(code: Code, op: ops.SendParts) -> None:
     """One store an element, or two where values are neighbours, by one thread for each block."""
     e, like = code.emitter, op.values[0]
     layout, dtype = like.layout, like.dtype
-    inside, bits = code.first_bit, code.blocks.bit_length() - 1
+    inside, bits = first_block_bit(code.warps, code.blocks), code.blocks.bit_length() - 1
     free_bits = [bit for bit in range(inside) if not any(layout.bits[bit])]
     size, steps = row_major(layout.shape, dtype.bytes * len(op.values))
     place = [offset_of(basis, steps) for basis in layout.bits]
@@ -114,7 +115,7 @@ def read_blocks(code: Code, op: ops.ReadBlocks) -> None:
         start = block
         if thread != 0:
             start = e.value(f"getelementptr i8, ptr addrspace(7) {block}, i32 {thread}")
-        made.regs = [""] * len(layout.regs)
+        made.assign([""] * len(layout.regs))
         for offset, members in vectors(layout, op.axis, width):
             at = offset_of(offset, op.steps)
             place = e.value(f"getelementptr i8, ptr addrspace(7) {start}, i32 {at}")

@@ -45,18 +45,11 @@ class Code:
     ) -> None:  # fmt: skip
         self.emitter, self.target, self.names = emitter, target, names
         self.warps, self.blocks, self.group, self.clustered = warps, blocks, group, clustered
-        if blocks > 1:
-            emitter.block_bits = self.first_bit
         self.ready: dict[Buffer, str] = {}
         self.addresses: dict[str, str] = {}
         """In shared memory, by the names of scalars."""
         self.tensor_memory: dict[Slot, TensorState] = {}
         """By the slots that stand for it."""
-
-    @property
-    def first_bit(self) -> int:
-        """The lowest bit of a thread's number that tells the block in its cluster."""
-        return 5 + self.warps.bit_length() - 1
 
     def pointer(self, buffer: Buffer) -> str:
         """The start of a buffer."""

@@ -27,7 +27,7 @@ def _end(block: Block) -> ops.Yield:
 def _names(code: Code, tiles: Sequence[Tile]) -> None:
     """Registers for what a loop hands to its body."""
     for tile in tiles:
-        tile.regs = [code.emitter.name_of() for _ in tile.layout.regs]
+        tile.assign(code.emitter.name_of() for _ in tile.layout.regs)
 
 
 def _phis(
@@ -54,7 +54,7 @@ def _share_loaded(op: ops.For) -> None:
         if value in loads:
             firsts = alike_registers(loads[value].at.access, param.layout)
             if all(init.regs[first] == reg for first, reg in zip(firsts, init.regs, strict=True)):
-                param.regs = [param.regs[first] for first in firsts]
+                param.assign(param.regs[first] for first in firsts)
 
 
 def for_(code: Code, op: ops.For) -> Steps:
@@ -82,7 +82,7 @@ def for_(code: Code, op: ops.For) -> Steps:
         e.do(f"br label %{head.label}, !llvm.loop !0")
     e.enter(done)
     for result, param, last in zip(op.results, op.params, end.values, strict=True):
-        result.regs = last.regs if op.certain else param.regs
+        result.assign(last.regs if op.certain else param.regs)
 
 
 def while_(code: Code, op: ops.While) -> Steps:
@@ -104,7 +104,7 @@ def while_(code: Code, op: ops.While) -> Steps:
     e.do(f"br label %{head.label}, !llvm.loop !0")
     e.enter(done)
     for result, param in zip(op.results, op.params, strict=True):
-        result.regs = param.regs
+        result.assign(param.regs)
 
 
 def _bit(condition: Operand | Tile) -> Operand:
@@ -139,10 +139,10 @@ def if_(code: Code, op: ops.If) -> Steps:
     for name, x, y in zip(op.names, a.scalars, b.scalars, strict=True):
         e.define(name, f"phi i32 [ {x}, {ends.format(y)}")
     for result, one, two in zip(op.results, a.values, b.values, strict=True):
-        result.regs = [
+        result.assign(
             e.value(f"phi {result.type} [ {x}, {ends.format(y)}")
             for x, y in zip(one.regs, two.regs, strict=True)
-        ]
+        )
 
 
 def where(code: Code, op: ops.Where) -> Steps:

@@ -439,10 +439,10 @@ def _widened(emitter: Emitter, regs: list[str]) -> list[str]:
     vectors: dict[str, str] = {}
     results = []
     for reg in regs:
-        if reg not in emitter.packed:
+        if reg not in emitter.sources.packed:
             results.append(_upper_half(emitter, reg))
             continue
-        vector, width, place = emitter.packed[reg]
+        vector, width, place = emitter.sources.packed[reg]
         if vector not in vectors:
             cast = f"bitcast <{width} x bfloat> {vector} to <{width // 2} x i32>"
             vectors[vector] = emitter.value(cast)

@@ -6,44 +6,53 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from fuser.backend.function import Block, Function
 from fuser.backend.nvptx.emit.integers import bit, integer_text
 from fuser.backend.nvptx.ir.values import Operand
-from fuser.backend.nvptx.lowering.integers import IntegerBuilder, Integers
+from fuser.backend.nvptx.lowering.integers import MAX_THREAD_BITS, IntegerBuilder, Integers
 from fuser.backend.text import Reg
 
 _SHORT_SIZE = re.compile(r"%size\.(\d+)\.i32\b")
 
 
+@dataclass
+class Sources:
+    """What values were made of. packed: of bfloat16 values, (vector that was loaded, its width,
+    place in it). halves: of values of 16 bits, (word that they were taken from, which half).
+    shifted: of words that were shifted right, (what was, by how many bits). masked: of words with
+    the halves masked by constants, (what was masked, the mask)."""
+
+    packed: dict[str, tuple[str, int, int]] = field(default_factory=dict)
+    halves: dict[str, tuple[str, int]] = field(default_factory=dict)
+    shifted: dict[str, tuple[str, int]] = field(default_factory=dict)
+    masked: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+
 class Emitter(Integers, Function):
-    """A kernel function. Values are plain names here; `Reg`s are made where helpers want them."""
+    """A kernel function. Values are plain names here; `Reg`s are made where helpers want them. sm:
+    the compute capability, 90 for 9.0. fast: products may be contracted with sums, and divisions be
+    approximate."""
 
     def __init__(
         self,
         name: str,
         params: Sequence[tuple[str, str]],
         attributes: str,
+        sm: int = 0,
+        fast: bool = False,
+        block_bits: int = MAX_THREAD_BITS,
     ) -> None:
-        Integers.__init__(self, _Head(self))
+        Integers.__init__(self, _Head(self), block_bits)
         Function.__init__(
             self, name, "void", params, convention="ptx_kernel", attributes=attributes
         )
         self.entry: list[str] = []
         self._numbers = itertools.count()
         self._has_tid = self._has_rank = False
-        self.packed: dict[str, tuple[str, int, int]] = {}
-        """Of bfloat16 values: (vector that was loaded, its width, place in it)."""
-        self.halves: dict[str, tuple[str, int]] = {}
-        """Of values of 16 bits: (word that they were taken from, which half)."""
-        self.shifted: dict[str, tuple[str, int]] = {}
-        """Of words that were shifted right: (what was, by how many bits)."""
-        self.masked: dict[str, tuple[str, str]] = {}
-        """Of words with the halves masked by constants: (what was masked, the mask)."""
-        self.sm = 0
-        """The compute capability, 90 for 9.0."""
-        self.fast = False
-        """Whether products may be contracted with sums, and divisions be approximate."""
+        self.sources = Sources()
+        self.sm, self.fast = sm, fast
 
     @property
     def rounds_packed(self) -> bool:
@@ -129,12 +138,12 @@ class Emitter(Integers, Function):
         for letter, bound in bounds.items():
             name = f"%block.{letter}"
             register = f"@llvm.nvvm.read.ptx.sreg.ctaid.{letter}()"
-            begin.lines += [
+            begin.lines.extend([
                 f"{name} = call i32 {register}",
                 f"{name}.long = zext i32 {name} to i64",
                 f"{name}.none = icmp uge i64 {name}.long, {bound}",
                 f"{name}.any = or i1 {beyond}, {name}.none",
-            ]
+            ])  # fmt: skip
             beyond = f"{name}.any"
         first = self.blocks[0].label
         if bounds:

@@ -69,7 +69,7 @@ def fold_registers(code: Code, op: ops.FoldRegisters) -> None:
     folded = [tree(items, combine) for items in parts.values()]
     if op.before is not None:
         folded = [combine(a, b) for a, b in zip(op.before.regs, folded, strict=True)]
-    op.tile.regs = folded
+    op.tile.assign(folded)
 
 
 def fold_lanes(code: Code, op: ops.FoldLanes) -> None:
@@ -77,19 +77,19 @@ def fold_lanes(code: Code, op: ops.FoldLanes) -> None:
     combine, regs = combiner(code, op.fn, op.x.dtype, lanes=op.both), op.x.regs
     for step in op.steps:
         regs = [combine(x, shuffled(code, x, op.x.dtype, "bfly", step)) for x in regs]
-    op.tile.regs = list(regs)
+    op.tile.assign(regs)
 
 
 def fold_parts(code: Code, op: ops.FoldParts) -> None:
     """A tree for each register."""
     combine = combiner(code, op.fn, op.parts[0].dtype)
     columns = zip(*(part.regs for part in op.parts), strict=True)
-    op.tile.regs = [tree(list(column), combine) for column in columns]
+    op.tile.assign(tree(list(column), combine) for column in columns)
 
 
 def shuffle(code: Code, op: ops.Shuffle) -> None:
     """One shuffle a word."""
-    op.tile.regs = [shuffled(code, x, op.x.dtype, op.kind, op.amount) for x in op.x.regs]
+    op.tile.assign(shuffled(code, x, op.x.dtype, op.kind, op.amount) for x in op.x.regs)
 
 
 def shuffled(code: Code, name: str, dtype: DType, kind: str, amount: int) -> str:

@@ -47,24 +47,24 @@ def map_packed(e: Emitter, fn: str, dtype: DType, args: list[tuple[str, ...]]) -
             at_once = _masked_and_set(e, a, b) if fn == "bitwise_xor" else None
             word = at_once or e.value(f"{_BITWISE[fn]} i32 {a}, {b}")
             if fn == "bitwise_and" and b.isdecimal():
-                e.masked[word] = (a, b)
+                e.sources.masked[word] = (a, b)
         found += halves_of(e, word, dtype)[: len(both)]
     return found
 
 
 def _masked_and_set(e: Emitter, masked: str, bits: str) -> str | None:
     """(x & mask) ^ bits of constants: one instruction with both, of which ptxas makes two."""
-    if masked not in e.masked or not bits.isdecimal():
+    if masked not in e.sources.masked or not bits.isdecimal():
         return None
-    x, mask = e.masked[masked]
+    x, mask = e.sources.masked[masked]
     return e.value(f'call i32 asm "lop3.b32 $0, $1, {mask}, {bits}, {_AND_XOR};", "=r,r"(i32 {x})')
 
 
 def word_of(e: Emitter, first: str, second: str, dtype: DType) -> str:
     """Two registers as a word: that which they are the halves of, if there is one. Two integers are
     one: LLVM would take what is done to both halves apart again."""
-    known = e.halves.get(first)
-    if known is not None and known[1] == 0 and e.halves.get(second) == (known[0], 1):
+    known = e.sources.halves.get(first)
+    if known is not None and known[1] == 0 and e.sources.halves.get(second) == (known[0], 1):
         return known[0]
     if not dtype.is_float and first.isdecimal() and second.isdecimal():
         return str(int(first) | int(second) << 16)
@@ -79,14 +79,14 @@ def halves_of(e: Emitter, word: str, dtype: DType) -> list[str]:
     vector = e.value(f"bitcast i32 {word} to <2 x {dtype.llvm}>")
     places = (0, 1)
     found = [e.value(f"extractelement <2 x {dtype.llvm}> {vector}, i32 {p}") for p in places]
-    e.halves.update((reg, (word, place)) for reg, place in zip(found, places, strict=True))
+    e.sources.halves.update((reg, (word, place)) for reg, place in zip(found, places, strict=True))
     return found
 
 
 def note_shift(e: Emitter, made: str, word: str, by: str) -> None:
     """Remember what a word was shifted right by."""
     if by.isdecimal():
-        e.shifted[made] = (word, int(by))
+        e.sources.shifted[made] = (word, int(by))
 
 
 def shortened(e: Emitter, regs: list[str], dtype: DType) -> list[str]:
@@ -95,7 +95,7 @@ def shortened(e: Emitter, regs: list[str], dtype: DType) -> list[str]:
     found: list[str] = []
     for at in range(0, len(regs), 2):
         both = regs[at : at + 2]
-        first, second = (e.shifted.get(reg) for reg in (both[0], both[-1]))
+        first, second = (e.sources.shifted.get(reg) for reg in (both[0], both[-1]))
         if first and second and second == (first[0], first[1] + 16):
             # LLVM must not see of what: it would shift and mask bytes one by one
             hidden = e.value(f'call i32 asm "", "=r,0"(i32 {both[0]})')
@@ -115,8 +115,10 @@ def _short(e: Emitter, reg: str, dtype: DType) -> str:
 def bitcast_halves(e: Emitter, regs: list[str], source: DType, target: DType) -> list[str]:
     """The same 16 bits as another dtype; halves of a word stay its halves."""
     found = [e.value(f"bitcast {source.llvm} {reg} to {target.llvm}") for reg in regs]
-    e.halves.update(
-        (made, e.halves[reg]) for made, reg in zip(found, regs, strict=True) if reg in e.halves
+    e.sources.halves.update(
+        (made, e.sources.halves[reg])
+        for made, reg in zip(found, regs, strict=True)
+        if reg in e.sources.halves
     )
     return found
 

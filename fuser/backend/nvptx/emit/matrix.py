@@ -53,7 +53,7 @@ def mma(code: Code, op: ops.Mma) -> None:
                     regs[at : at + 4] = _product(code, unit, [*a, *b[block]], sums)
                 else:
                     regs[at : at + 4] = _in_parts(code, unit, a, b[block], sums)
-    op.tile.regs = regs
+    op.tile.assign(regs)
 
 
 def _in_parts(code: Code, unit: Unit, a: list[str], b: list[str], sums: list[str]) -> list[str]:
@@ -232,7 +232,7 @@ def mma_tf32(code: Code, op: ops.MmaTf32) -> None:
                     sums = _tf32_product(code, small_a, big_b, sums)
                     sums = _tf32_product(code, big_a, small_b, sums)
                 regs[at : at + 4] = _tf32_product(code, big_a, big_b, sums)
-    op.tile.regs = regs
+    op.tile.assign(regs)
 
 
 def _step_registers(
@@ -306,7 +306,7 @@ def fma_dot(code: Code, op: ops.FmaDot) -> None:
     head.lines[mark:mark] = phis
     e.branch(more, head, done)
     e.enter(done)
-    op.tile.regs = sums
+    op.tile.assign(sums)
 
 
 def _line(
@@ -333,7 +333,7 @@ def _line(
 def accumulate(code: Code, op: ops.Accumulate) -> None:
     """An addition a register."""
     pairs = zip(op.acc.regs, op.x.regs, strict=True)
-    op.tile.regs = [_added(code, op.acc.dtype, a, b) for a, b in pairs]
+    op.tile.assign(_added(code, op.acc.dtype, a, b) for a, b in pairs)
 
 
 def _added(code: Code, dtype: DType, a: str, b: str) -> str:
@@ -375,7 +375,7 @@ def add_partials(code: Code, op: ops.AddPartials) -> None:
             for i, number in enumerate(members):
                 item = e.value(f"extractelement {type} {sums}, i32 {i}")
                 regs[number] = _added(code, acc.dtype, regs[number], item)
-    op.tile.regs = regs
+    op.tile.assign(regs)
 
 
 RULES: dict[type[Op], Callable[..., None]] = {

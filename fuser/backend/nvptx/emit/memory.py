@@ -128,7 +128,7 @@ def load(code: Code, op: ops.Load) -> None:
         for (_, members), names in zip(group, loaded, strict=True):
             for member, name in zip(members, names, strict=True):
                 regs[member] = name
-    result.regs = [regs[first] for first in firsts]
+    result.assign(regs[first] for first in firsts)
 
 
 class Guard:
@@ -245,7 +245,7 @@ def unpack(code: Writes, name: str, dtype: DType, width: int) -> list[str]:
     found = [code.emitter.value(f"extractelement {vector} {name}, i32 {i}") for i in range(width)]
     if dtype.name == "bf16":
         places = ((item, (name, width, place)) for place, item in enumerate(found))
-        code.emitter.packed.update(places)
+        code.emitter.sources.packed.update(places)
     return [from_memory(code, item, dtype) for item in found]
 
 

@@ -119,7 +119,7 @@ def read_tile(code: Code, op: ops.ReadTile) -> None:
     """One load a vector."""
     layout = op.tile.layout
     found = read_registers(code, op.source, layout, range(len(layout.regs)))
-    op.tile.regs = [found[number] for number in range(len(layout.regs))]
+    op.tile.assign(found[number] for number in range(len(layout.regs)))
 
 
 def write_tile(code: Code, op: ops.WriteTile) -> None:
@@ -146,7 +146,7 @@ def write_tile(code: Code, op: ops.WriteTile) -> None:
 
 def pack_fragments(code: Code, op: ops.PackFragments) -> None:
     """A register a word."""
-    op.tile.regs = packed_words(code, op.x.regs, op.x.type)
+    op.tile.assign(packed_words(code, op.x.regs, op.x.type))
 
 
 def packed_words(code: Writes, regs: list[str], type: str) -> list[str]:
@@ -154,7 +154,7 @@ def packed_words(code: Writes, regs: list[str], type: str) -> list[str]:
     e, count = code.emitter, 4 if type == "i8" else 2
     words = []
     for start in range(0, len(regs), count):
-        known = [e.halves.get(reg) for reg in regs[start : start + count]]
+        known = [e.sources.halves.get(reg) for reg in regs[start : start + count]]
         if known[0] is not None and known[1:] == [(known[0][0], 1)] and known[0][1] == 0:
             words.append(known[0][0])
             continue

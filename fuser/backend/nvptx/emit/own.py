@@ -51,7 +51,7 @@ def read_own(code: Code, op: ops.ReadOwn) -> None:
     type = memory_type(dtype) if width == 1 else f"<{width} x {memory_type(dtype)}>"
     base, places = _places(code, op)
     fill = literal(op.pad or 0, dtype)
-    made.regs = [fill] * len(made.layout.regs)
+    made.assign([fill] * len(made.layout.regs))
     for offset, members in vectors(made.layout, access.axis, width):
         condition = indexer.conditions(access.bounds, access.shape, offset)
         if condition == 0:
@@ -75,8 +75,8 @@ def keep(code: Code, op: ops.Keep) -> None:
         words = [
             reg if type == "i32" else e.value(f"bitcast {type} {reg} to i32") for reg in x.regs
         ]
-    elif all(reg in e.packed for reg in x.regs):
-        for name, width, _ in dict.fromkeys((*e.packed[reg][:2], 0) for reg in x.regs):
+    elif all(reg in e.sources.packed for reg in x.regs):
+        for name, width, _ in dict.fromkeys((*e.sources.packed[reg][:2], 0) for reg in x.regs):
             count = width * x.dtype.bits // 32
             vector = e.value(f"bitcast <{width} x {type}> {name} to <{count} x i32>")
             words += [

@@ -11,6 +11,7 @@ from fuser.backend.nvptx.emit.integers import integer_text
 from fuser.backend.nvptx.emit.stream_k import WORKSPACE
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.program import Program
+from fuser.backend.nvptx.lowering.integers import first_block_bit
 from fuser.backend.text import SYMBOLIC, integer
 from fuser.base.target import Target
 from fuser.graph.sizes import moves
@@ -35,8 +36,8 @@ def write(program: Program, target: Target, rules: Mapping[type[Op], Rule]) -> E
     for number in range(len(program.tensor_maps)):
         kind = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
         params.append((kind, f"map{number}"))
-    emitter = Emitter(word(program.name), params, "#0")
-    emitter.sm, emitter.fast = target.sm, program.fast
+    block_bits = first_block_bit(program.warps, program.blocks)
+    emitter = Emitter(word(program.name), params, "#0", target.sm, program.fast, block_bits)
     code = Code(
         emitter, target, names, program.warps, program.blocks, program.cluster > 1, program.group
     )

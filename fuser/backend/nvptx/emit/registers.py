@@ -40,17 +40,17 @@ _SCALED = {
 def full(code: Code, op: ops.Full) -> None:
     """A literal for every register."""
     made = op.tile
-    made.regs = [literal(op.value, made.dtype)] * len(made.layout.regs)
+    made.assign([literal(op.value, made.dtype)] * len(made.layout.regs))
 
 
 def undefined(code: Code, op: ops.Undefined) -> None:
     """Poison."""
-    op.tile.regs = ["poison"] * len(op.tile.layout.regs)
+    op.tile.assign(["poison"] * len(op.tile.layout.regs))
 
 
 def splat(code: Code, op: ops.Splat) -> None:
     """The scalar itself."""
-    op.tile.regs = [str(op.value)]
+    op.tile.assign([str(op.value)])
 
 
 def unsplat(code: Code, op: ops.Unsplat) -> None:
@@ -72,7 +72,7 @@ def parameter(code: Code, op: ops.Parameter) -> None:
         reg = e.hoisted(f"icmp ne i8 {reg}, 0")
     elif dtype.is_float:
         reg = e.hoisted(f"bitcast i{bits} {reg} to {dtype.llvm}")
-    op.tile.regs = [reg]
+    op.tile.assign([reg])
 
 
 def any_other(code: Code, op: ops.AnyOther) -> None:
@@ -89,7 +89,7 @@ def index(code: Code, op: ops.IndexTile) -> None:
     bits = 64 if made.dtype is INDEX else made.dtype.bits
     own = 64 if op.long else 32
     indexer = code.indexer(made.layout, op.scope, op.long)
-    made.regs = []
+    made.assign(())
     for offset in made.layout.regs:
         total = e.total(indexer.evaluate(op.expression, offset), f"i{own}")
         if isinstance(total, int):
@@ -111,10 +111,10 @@ def map_(code: Code, op: ops.Map) -> None:
             for member in members:
                 first[member] = members[0]
     if op.alike is None and has_packed(code.emitter, op.fn, kind):
-        made.regs = map_packed(code.emitter, op.fn, kind, args)
+        made.assign(map_packed(code.emitter, op.fn, kind, args))
         return
     found = {at: apply(code.emitter, op.fn, kind, list(args[at])) for at in dict.fromkeys(first)}
-    made.regs = [found[at] for at in first]
+    made.assign(found[at] for at in first)
     if op.fn == "shift_right" and kind.bits == 32:
         for reg, (word, by) in zip(made.regs, args, strict=True):
             note_shift(code.emitter, reg, word, by)
@@ -124,25 +124,26 @@ def assembly(code: Code, op: ops.Assembly) -> None:
     """A call of the user's instructions for each pack of registers, of which results are taken."""
     args = [(tile.dtype, tile.regs) for tile in op.args]
     kinds = [BY_NAME[name] for name in op.kinds]
-    op.tile.regs = assembled(code.emitter, op.text, op.constraints, args, kinds, op.which, op.pack)
+    found = assembled(code.emitter, op.text, op.constraints, args, kinds, op.which, op.pack)
+    op.tile.assign(found)
 
 
 def scaled_map(code: Code, op: ops.ScaledMap) -> None:
     """One result a register."""
-    op.tile.regs = [_SCALED[op.fn](code.emitter, x, op.scale) for x in op.x.regs]
+    op.tile.assign(_SCALED[op.fn](code.emitter, x, op.scale) for x in op.x.regs)
 
 
 def multiply(code: Code, op: ops.Multiply) -> None:
     """One product a register."""
     contracted = op.contract and code.emitter.fast
     by, verb = literal(op.number, op.x.dtype), "fmul contract" if contracted else "fmul"
-    op.tile.regs = [code.emitter.value(f"{verb} {op.x.type} {x}, {by}") for x in op.x.regs]
+    op.tile.assign(code.emitter.value(f"{verb} {op.x.type} {x}, {by}") for x in op.x.regs)
 
 
 def exp_difference(code: Code, op: ops.ExpDifference) -> None:
     """exp2 of one multiply-add a register."""
-    op.tile.regs = elementwise.exponential_of_difference(
-        code.emitter, op.x.regs, op.y.regs, LOG2_E * op.scale
+    op.tile.assign(
+        elementwise.exponential_of_difference(code.emitter, op.x.regs, op.y.regs, LOG2_E * op.scale)
     )
 
 
@@ -151,30 +152,30 @@ def share(code: Code, op: ops.Share) -> None:
     e, name = code.emitter, "@llvm.nvvm.rcp.approx.ftz.f"
     sums = op.total.regs
     inverse = {x: e.value(f"call float {name}(float {x})") for x in dict.fromkeys(sums)}
-    op.tile.regs = [
+    op.tile.assign(
         e.value(f"fmul float {x}, {inverse[y]}") for x, y in zip(op.x.regs, sums, strict=True)
-    ]
+    )
 
 
 def cast(code: Code, op: ops.Cast) -> None:
     """Conversions, in pairs where an instruction makes two."""
     source, target = op.x.dtype, op.tile.dtype
     if source.is_integer and target.is_integer and (source.bits, target.bits) == (32, 16):
-        op.tile.regs = shortened(code.emitter, op.x.regs, target)
+        op.tile.assign(shortened(code.emitter, op.x.regs, target))
         return
-    op.tile.regs = cast_registers(code.emitter, op.x.regs, source, target)
+    op.tile.assign(cast_registers(code.emitter, op.x.regs, source, target))
 
 
 def bitcast(code: Code, op: ops.Bitcast) -> None:
     """The same registers under another type."""
     source, target = op.x.type, op.tile.type
     if op.x.dtype.bits == 16 and source != target:
-        op.tile.regs = bitcast_halves(code.emitter, op.x.regs, op.x.dtype, op.tile.dtype)
+        op.tile.assign(bitcast_halves(code.emitter, op.x.regs, op.x.dtype, op.tile.dtype))
         return
-    op.tile.regs = [
+    op.tile.assign(
         x if source == target else code.emitter.value(f"bitcast {source} {x} to {target}")
         for x in op.x.regs
-    ]
+    )
 
 
 def relabel(code: Code, op: ops.Relabel) -> None:
@@ -194,13 +195,13 @@ def relabel(code: Code, op: ops.Relabel) -> None:
         def at(offset: Coordinates) -> Coordinates:
             return offset
 
-    made.regs = [x.regs[source.register_of[at(offset)]] for offset in wanted.regs]
+    made.assign(x.regs[source.register_of[at(offset)]] for offset in wanted.regs)
 
 
 def fill_edge(code: Code, op: ops.FillEdge) -> None:
     """A selection for each register that may lie past the edge."""
     fill = literal(op.value, op.x.dtype)
-    op.tile.regs = filled(code, op.x, op.axes, fill)
+    op.tile.assign(filled(code, op.x, op.axes, fill))
 
 
 def filled(code: Code, x: Tile, axes: tuple[int, ...], fill: str) -> list[str]:

@@ -25,13 +25,13 @@ def scan_registers(code: Code, op: ops.ScanRegisters) -> None:
     rows: dict[Coordinates, list[int]] = {offset: [] for offset in total.layout.regs}
     for number, offset in enumerate(layout.regs):
         rows[(*offset[:axis], *offset[axis + 1 :])].append(number)
-    total.regs = []
+    total.assign(())
     for members in rows.values():
         members.sort(key=lambda number: layout.regs[number][axis], reverse=op.reverse)
         for before, number in pairwise(members):
             regs[number] = combine(regs[before], regs[number])
         total.regs.append(regs[members[-1]])
-    running.regs = regs
+    running.assign(regs)
 
 
 def scan_lanes(code: Code, op: ops.ScanLanes) -> None:
@@ -40,7 +40,8 @@ def scan_lanes(code: Code, op: ops.ScanLanes) -> None:
     e, x, (totals, before) = code.emitter, op.x, op.results
     combine, start = combiner(code, op.fn, x.dtype), identity(op.fn, x.dtype)
     kind, mask = "down" if op.reverse else "up", sum(op.steps)
-    totals.regs, before.regs = [], []
+    totals.assign(())
+    before.assign(())
     for running in x.regs:
         place = e.hoisted(f"and i32 {e.tid}, {mask}")
         if op.reverse:
@@ -67,7 +68,7 @@ def fold_before(code: Code, op: ops.FoldBefore) -> None:
     base = code.place(op.slot, e.thread_offset([offset_of(basis, steps) for basis in layout.bits]))
     count = 1 << len(op.bits)
     order = range(count - 1, 0, -1) if op.reverse else range(count - 1)
-    made.regs = []
+    made.assign(())
     for at in layout.regs:
         total = identity(op.fn, dtype)
         for number in order:

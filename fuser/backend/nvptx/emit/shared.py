@@ -72,7 +72,7 @@ def read_shared(code: Code, op: ops.ReadShared) -> None:
     width = min(layout.vector(op.axis), 16 // dtype.bytes)
     base = address(code, layout, op.steps, op.slot)
     type = memory_type(dtype) if width == 1 else f"<{width} x {memory_type(dtype)}>"
-    made.regs = [""] * len(layout.regs)
+    made.assign([""] * len(layout.regs))
     for offset, members in vectors(layout, op.axis, width):
         pointer = shared_offset(code, base, offset_of(offset, op.steps))
         name = e.value(f"load {type}, ptr addrspace(3) {pointer}, align {width * dtype.bytes}")
@@ -111,7 +111,7 @@ def read_dense(code: Code, op: ops.ReadDense) -> None:
     indexer = code.indexer(layout)
     start = code.place(op.slot)
     thread = e.thread_offset([offset_of(basis, steps) for basis in layout.bits])
-    made.regs = []
+    made.assign(())
     for offset in layout.regs:
         condition = indexer.inside(shape, offset)
         place = e.plus(thread, offset_of(offset, steps))
@@ -128,7 +128,7 @@ def gather_shared(code: Code, op: ops.GatherShared) -> None:
     layout, dtype = made.layout, made.dtype
     indexer = code.indexer(layout)
     type, start = memory_type(dtype), code.place(op.slot)
-    made.regs = []
+    made.assign(())
     for number, offset in enumerate(layout.regs):
         place = e.times(code.widened(op.at, False, number), op.steps[op.axis])
         for axis, step in enumerate(op.steps):
@@ -175,7 +175,7 @@ def read_parts(code: Code, op: ops.ReadParts) -> None:
     for number in op.parts:
         for which in range(count):
             tile = next(made)
-            tile.regs = []
+            tile.assign(())
             for at in layout.regs:
                 offset = offset_of(at, steps) + which * dtype.bytes + number * size
                 pointer = shared_offset(code, base, offset)

@@ -82,7 +82,7 @@ def read_window(code: Code, op: ops.ReadWindow) -> None:
             old = f"{dtype.llvm} {regs[number]}"
             found = e.value(f"select i1 {condition}, {dtype.llvm} {found}, {old}")
         regs[number] = found
-    made.regs = regs
+    made.assign(regs)
 
 
 def write_slice(code: Code, op: ops.WriteSlice) -> None:

@@ -101,7 +101,7 @@ def add_sums(code: Code, op: ops.AddSums) -> None:
     _set(code, flag, "relaxed", 0)
     rest = iter(totals)
     for tile in op.results:
-        tile.regs = [next(rest) for _ in tile.layout.regs]
+        tile.assign(next(rest) for _ in tile.layout.regs)
 
 
 RULES: dict[type[Op], Callable[..., None]] = {

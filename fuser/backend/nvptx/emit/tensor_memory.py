@@ -198,7 +198,7 @@ def load(code: Code, op: ops.TensorLoad) -> None:
     pack = "{" + ", ".join(["i32"] * count) + "}"
     found = e.value(f'call {pack} asm sideeffect "{text}", "{kinds},r,~{{memory}}"(i32 {at}) #1')
     words = [e.value(f"extractvalue {pack} {found}, {number}") for number in range(count)]
-    made.regs = [e.value(f"bitcast i32 {word} to {made.type}") for word in words]
+    made.assign(e.value(f"bitcast i32 {word} to {made.type}") for word in words)
 
 
 def store(code: Code, op: ops.TensorStore) -> None:

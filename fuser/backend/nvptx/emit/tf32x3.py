@@ -68,7 +68,7 @@ def wgmma_split(code: Code, op: ops.WgmmaSplit) -> None:
         write_commit(code)
         if step < op.k // GROUP - 1:
             sums = write_wait(code, sums, 1)
-    op.tile.regs = sums
+    op.tile.assign(sums)
 
 
 def _issue(code: Code, columns: int, sums: list[str], a: list[str], b: str, keep: str) -> list[str]:

@@ -190,7 +190,7 @@ def load_lines(code: Code, op: ops.LoadLines) -> None:
             found[at] = e.value(
                 f"phi {type} [ {name}, %{then.label} ], [ {fill}, %{before.label} ]"
             )
-    op.tile.regs = [found[at] for at in offsets]
+    op.tile.assign(found[at] for at in offsets)
 
 
 def turn_lines(code: Code, op: ops.TurnLines) -> None:
@@ -200,7 +200,7 @@ def turn_lines(code: Code, op: ops.TurnLines) -> None:
     transpose = _transpose_of(layout, op.width, op.vector)
     type, align = _vector_type(made.dtype, op.vector), op.vector * made.dtype.bytes
     vectors = iter(op.x.regs)
-    made.regs = [""] * len(layout.regs)
+    made.assign([""] * len(layout.regs))
     buffer = _Buffer(code, transpose, op.slot)
     for band, first, offsets in transpose.groups():
         for at in offsets:

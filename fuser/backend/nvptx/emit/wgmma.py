@@ -39,7 +39,7 @@ def wait(code: Code, op: ops.WgmmaWait) -> None:
     regs = [reg for value in op.values for reg in value.regs]
     found = iter(write_wait(code, regs, op.pending, op.values[0].type))
     for made in op.results:
-        made.regs = [next(found) for _ in made.layout.regs]
+        made.assign(next(found) for _ in made.layout.regs)
 
 
 def wgmma(code: Code, op: ops.Wgmma) -> None:
@@ -68,7 +68,7 @@ def wgmma(code: Code, op: ops.Wgmma) -> None:
                 transposes = f"{b.transposed}"
             matmuls.append(_Matmul(source, b_word, keep, transposes))
         regs += _issue(code, unit, grid.columns, sums, matmuls)
-    op.tile.regs = regs
+    op.tile.assign(regs)
 
 
 def _condition(op: ops.Wgmma) -> str:

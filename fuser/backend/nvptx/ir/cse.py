@@ -14,7 +14,6 @@ What a block has computed is there in the blocks inside of it, and not after it.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import ChainMap
 from collections.abc import Hashable
 from typing import Any
@@ -61,15 +60,13 @@ class _Merge:
             elif (first := self.found.get(key := _key(op))) is None:
                 self.keep(op, key)
             else:
-                first.origin = tuple(dict.fromkeys(first.origin + op.origin))
+                first.come_from(op.origin)
                 self.known[op.tile] = first.tile
         self.block.ops[:] = self.kept
 
     def replace_operands(self, op: Op) -> None:
         if self.known and any(item in self.known for item in uses(op)):
-            for item in dataclasses.fields(op):
-                if item.type != "Block":
-                    setattr(op, item.name, inside(getattr(op, item.name), self.known))
+            op.change(lambda content: inside(content, self.known))
 
     def keep(self, op: Op, key: Hashable = None) -> None:
         """Keep an op here, or before the loop. key: by which it is found."""

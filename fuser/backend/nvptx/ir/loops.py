@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.op import Integer, Op
 from fuser.backend.nvptx.ir.rewrite import cloned
 
 
-def end_of(loop: ops.For) -> ops.Yield:
-    """What a body ends with."""
-    last = loop.body.ops[-1]
-    assert isinstance(last, ops.Yield)
-    return last
-
-
 def step_of(loop: ops.For) -> int:
     """By how much the variable grows; 0 where that is not known."""
-    following = end_of(loop).scalars[0]
+    following = loop.end.scalars[0]
     for op in loop.body.ops:
         if isinstance(op, Integer) and op.names[0] == following:
             match op.operands:
@@ -47,17 +42,17 @@ def take_two(loop: ops.For) -> list[Op]:
         alone = cloned(loop.body.ops, ".alone", known)
         end = alone.pop()
         assert isinstance(end, ops.Yield)
-        before, loop.firsts, loop.inits = alone, end.scalars, end.values
-        loop.firsts = (first + step, *loop.firsts[1:])
+        before = alone
+        loop.start((first + step, *end.scalars[1:]), end.values)
         loop.body.ops[:] = [op for op in loop.body.ops if op not in lasting]
-    end = end_of(loop)
+    end = loop.end
     given = dict(zip((*loop.scalars, *loop.params), (*end.scalars, *end.values), strict=True))
     again = cloned((op for op in loop.body.ops if op not in lasting), ".again", given)
     variable = loop.scalars[0]
     following = f"{variable}.two"
     loop.body.ops[-1:] = again
-    last = end_of(loop)
-    last.scalars = (following, *last.scalars[1:])
+    last = loop.end
     add = Integer(fn="add", operands=(variable, 2 * step), names=(following,))
-    loop.body.ops.insert(-1, add)
+    end = dataclasses.replace(last, scalars=(following, *last.scalars[1:]))
+    loop.body.ops[-1:] = [add, end]
     return before

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import MISSING, dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar
 
 from fuser.backend.nvptx.ir.values import Operand, SharedTile, Slot, Tile
@@ -48,6 +48,20 @@ class Op(OpBase[Block]):
         """The only tile that it gives."""
         (result,) = self.results
         return result
+
+    def give(self, results: Iterable[Tile], names: tuple[str, ...] = ()) -> None:
+        """Let it give these tiles and scalars, and no others."""
+        self.results, self.names = tuple(results), names
+
+    def come_from(self, origin: tuple[str, ...]) -> None:
+        """Let it come from more ONNX nodes."""
+        self.origin = tuple(dict.fromkeys(self.origin + origin))
+
+    def change(self, changed: Callable[[Any], Any]) -> None:
+        """Let its fields hold what is made of what they hold, blocks excepted."""
+        for item in fields(self):
+            if item.type != "Block":
+                setattr(self, item.name, changed(getattr(self, item.name)))
 
     def slots(self) -> Iterator[Slot]:
         """The slots of shared memory that it names."""

@@ -3,6 +3,7 @@ simulate.py; emit/ has the code of each."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -34,6 +35,10 @@ class Scheduled(Op):
 
     stage: int = 0
     order: int = 0
+
+    def schedule(self, stage: int = 0, order: int = 0) -> None:
+        """Have it for another iteration, or for its own."""
+        self.stage, self.order = stage, order
 
 
 # tiles in registers -------------------------------------------------------------------------------
@@ -326,6 +331,10 @@ class Load(Scheduled):
     once: bool = False
     words: bool = False
     where: Operand | None = None
+
+    def guard(self, condition: Operand | None) -> None:
+        """Touch memory only where a condition holds, or everywhere."""
+        self.where = condition
 
 
 @dataclass(eq=False, kw_only=True)
@@ -805,6 +814,10 @@ class Wgmma(Op):
     acc: Tile | None = None
     keeps: Operand = 1
 
+    def keep_where(self, condition: Operand) -> None:
+        """Let the sums start at zero without a condition."""
+        self.keeps = condition
+
 
 @dataclass(eq=False, kw_only=True)
 class WgmmaCommit(Op):
@@ -821,6 +834,10 @@ class WgmmaWait(Scheduled):
     opcode: ClassVar[str] = "wgmma_wait"
     values: tuple[Tile, ...] = ()
     pending: int = 0
+
+    def leave(self, pending: int) -> None:
+        """Leave so many groups in flight."""
+        self.pending = pending
 
 
 @dataclass(eq=False, kw_only=True)
@@ -1029,6 +1046,10 @@ class WaitCopies(Op):
     opcode: ClassVar[str] = "wait_copies"
     pending: int = 0
 
+    def leave(self, pending: int) -> None:
+        """Leave so many groups in flight."""
+        self.pending = pending
+
 
 @dataclass(eq=False, kw_only=True)
 class FenceAsync(Op):
@@ -1106,6 +1127,60 @@ class For(Op):
     unroll: int = 1
     in_flight: int = 0
     goes_on: bool = False
+
+    @property
+    def end(self) -> Yield:
+        """What its body ends with."""
+        last = self.body.ops[-1]
+        assert isinstance(last, Yield)
+        return last
+
+    def carry(
+        self,
+        params: Iterable[Tile],
+        inits: Iterable[Tile],
+        ends: Iterable[Tile],
+        results: Iterable[Tile],
+    ) -> None:
+        """Let it carry more tiles."""
+        end = self.end
+        self.params += tuple(params)
+        self.inits += tuple(inits)
+        end.values += tuple(ends)
+        self.results += tuple(results)
+
+    def carry_scalar(self, name: str, first: Operand, following: Operand) -> None:
+        """Let it carry another scalar."""
+        end = self.end
+        self.scalars += (name,)
+        self.firsts += (first,)
+        end.scalars += (following,)
+
+    def overlap(
+        self,
+        *,
+        stages: int | None = None,
+        unroll: int | None = None,
+        in_flight: int | None = None,
+        goes_on: bool | None = None,
+    ) -> None:
+        """Say anew how its iterations overlap."""
+        self.stages = self.stages if stages is None else stages
+        self.unroll = self.unroll if unroll is None else unroll
+        self.in_flight = self.in_flight if in_flight is None else in_flight
+        self.goes_on = self.goes_on if goes_on is None else goes_on
+
+    def keep(self, kept: Sequence[int]) -> None:
+        """Let it carry these of its tiles only, by their places."""
+        end = self.end
+        self.params = tuple(self.params[at] for at in kept)
+        self.inits = tuple(self.inits[at] for at in kept)
+        end.values = tuple(end.values[at] for at in kept)
+        self.results = tuple(self.results[at] for at in kept)
+
+    def start(self, firsts: tuple[Operand, ...], inits: tuple[Tile, ...]) -> None:
+        """Let its first iteration find these scalars and tiles."""
+        self.firsts, self.inits = firsts, inits
 
 
 @dataclass(eq=False, kw_only=True)

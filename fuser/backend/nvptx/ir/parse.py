@@ -73,8 +73,8 @@ class _Parser(Parser):
             self.expect("{")
             self.block(program.head)
         self.body(program.body)
-        program.buffers, program.slots = list(self.buffers.values()), list(self.slots.values())
-        program.shared_bytes = max((s.offset + s.size for s in program.slots), default=0)
+        program.buffers.extend(self.buffers.values())
+        program.slots.extend(self.slots.values())
         return program
 
     # declarations -------------------------------------------------------------------------------
@@ -195,8 +195,10 @@ class _Parser(Parser):
         if len(types) > len(made):
             raise self.error(f"{len(made)} results and {len(types)} types", start)
         tiles = zip(made, types, strict=False)
-        op.results = tuple(self.made_tile(token.text, type) for (token, _), type in tiles)
-        op.names = tuple(self.integer_named(token.text, fact) for token, fact in made[len(types) :])
+        op.give(
+            [self.made_tile(token.text, type) for (token, _), type in tiles],
+            tuple(self.integer_named(token.text, fact) for token, fact in made[len(types) :]),
+        )
 
     def param(self, op: Op, block: Block) -> object:
         return self.given()
@@ -206,7 +208,7 @@ class _Parser(Parser):
         if any(info.kind == "carried" for info in fields_of(type(op))):
             vars(op)["scalars"] = tuple(p for p in block.params if isinstance(p, str))
             vars(op)["params"] = tuple(p for p in block.params if isinstance(p, Tile))
-            block.params = []
+            block.params.clear()
 
     # what fields hold ---------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ class Program:
 
     warps: that compute a program in a block; threads: of a block, those that only feed others
     included. launch: blocks; cluster: blocks that share shared memory. head: integers made once,
-    before the body. slots: of shared memory, placed; shared_bytes: that they take. scalars: numbers
+    before the body. slots: of shared memory, placed. scalars: numbers
     that a launch gives. blocks: of the cluster that share a program. group: the number of a
     consumer group that has a program of its own. workspace_bytes: of global memory for itself.
     resident: blocks that a multiprocessor holds at once, which share its registers. sizes: the
@@ -37,7 +37,6 @@ class Program:
     head: Block = field(default_factory=Block)
     slots: list[Slot] = field(default_factory=list)
     cluster: int = 1
-    shared_bytes: int = 0
     tensor_maps: list[TensorMap] = field(default_factory=list)
     scalars: int = 0
     blocks: int = 1
@@ -47,6 +46,11 @@ class Program:
     sizes: list[DimExpr] = field(default_factory=list)
     tables: dict[str, tuple[int, ...]] = field(default_factory=dict)
     fast: bool = False
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes that its slots take where they are placed."""
+        return max((slot.offset + slot.size for slot in self.slots), default=0)
 
     def walk(self) -> Iterator[Op]:
         """Every op, outer before inner."""

@@ -40,10 +40,13 @@ def cloned(body: Iterable[Op], suffix: str, known: Known) -> list[Op]:
 def at_stages(op: Op, stages: Mapping[Slot, Operand]) -> Op:
     """The op, where it reads tiles of some slots at other stages: so many bytes into them."""
     for inner in (op, *(inner for block in op.blocks() for inner in block.walk())):
-        for item in dataclasses.fields(inner):
-            tile = getattr(inner, item.name)
-            if isinstance(tile, SharedTile) and tile.slot in stages:
-                setattr(inner, item.name, tile.at_stage(stages[tile.slot]))
+        inner.change(
+            lambda content: (
+                content.at_stage(stages[content.slot])
+                if isinstance(content, SharedTile) and content.slot in stages
+                else content
+            )
+        )
     return op
 
 

@@ -24,4 +24,4 @@ def drop_unused(program: Program) -> None:
         if wanted.intersection(op.names):
             kept.append(op)
             wanted.update(scalars_of(op))
-    program.head.ops = kept[::-1]
+    program.head.ops[:] = kept[::-1]

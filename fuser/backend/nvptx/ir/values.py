@@ -7,7 +7,7 @@ alike, but for those made of the thread number. A tile in registers has a layout
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fuser.backend.nvptx.analysis.access import Access
@@ -27,8 +27,12 @@ class Tile:
     dtype: DType
     shape: Coordinates
     layout: Layout
-    regs: list[str] = field(default_factory=list)
     name: str = ""
+    regs: list[str] = field(default_factory=list, init=False)
+
+    def assign(self, regs: Iterable[str]) -> None:
+        """Give it registers."""
+        self.regs = list(regs)
 
     @property
     def type(self) -> str:
@@ -52,6 +56,18 @@ class Slot:
     def pitch(self) -> int:
         """Bytes from a warp group's copy to the next one's."""
         return -(-self.bytes // self.align) * self.align
+
+    def place(self, offset: int) -> None:
+        """Let it begin at a byte of shared memory."""
+        self.offset = offset
+
+    def resize(self, size: int) -> None:
+        """Let it have so many bytes."""
+        self.bytes = size
+
+    def renumber(self, number: int) -> None:
+        """Let it be known by another number."""
+        self.number = number
 
     @property
     def size(self) -> int:

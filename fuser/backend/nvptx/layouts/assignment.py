@@ -11,7 +11,7 @@ from typing import Literal
 
 from fuser.backend.nvptx.analysis.access import Access
 from fuser.backend.nvptx.cluster.reduction_merge import ReductionMerge
-from fuser.backend.nvptx.layouts.layout import Layout, WarpGrid
+from fuser.backend.nvptx.layouts.layout import Layout, WarpGrid, scalar_layout
 from fuser.backend.nvptx.layouts.tensor_grid import TensorGrid
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
@@ -87,6 +87,11 @@ class Assignment:
         """Warps that share a tile wherever it is: where blocks take different iterations, a
         block's."""
         return self.warps if self.reduction_merges else self.spread
+
+    @property
+    def scalar_layout(self) -> Layout:
+        """Of tiles without axes."""
+        return scalar_layout(self.certain_spread)
 
     def of_block(self, loop: ops.For) -> set[Value]:
         """What every block has for itself where blocks share a loop's iterations: what it starts

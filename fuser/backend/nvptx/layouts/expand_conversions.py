@@ -25,9 +25,9 @@ def expand_conversions(program: Program, window: int = 0) -> None:
     """Expand every `convert_layout`. window: bytes of a tile that are moved at a time; 0: all.
     Slots are numbered in the order of their allocation after it."""
     _expand(program, program.body, 1, window)
-    program.slots = [op.slot for op in program.body.walk() if isinstance(op, ops.Alloc)]
+    program.slots[:] = [op.slot for op in program.body.walk() if isinstance(op, ops.Alloc)]
     for number, slot in enumerate(program.slots):
-        slot.number = number
+        slot.renumber(number)
 
 
 def _expand(program: Program, block: Block, groups: int, window: int) -> None:
@@ -52,7 +52,7 @@ def _expanded(op: ops.ConvertLayout, groups: int, window: int) -> list[Op]:
     through = _by_windows if window else _in_order if op.flat else _in_vectors
     found = [ops.Alloc(slot=slot), *through(x, made, slot, window), ops.Free(slot=slot)]
     for item in found:
-        item.origin = op.origin
+        item.come_from(op.origin)
     return found
 
 
@@ -69,7 +69,7 @@ def _in_vectors(x: Tile, made: Tile, slot: Slot, window: int) -> list[Op]:
         if a == axis and last:
             # 16 spare bytes a row: rows start in different banks, and vectors stay aligned
             pitch = -(-pitch // 16) * 16 + 16
-    slot.bytes = pitch
+    slot.resize(pitch)
     return [
         ops.WriteShared(slot=slot, x=x, steps=tuple(steps), axis=axis),
         ops.ReadShared(slot=slot, steps=tuple(steps), axis=axis, results=(made,)),
@@ -78,7 +78,8 @@ def _in_vectors(x: Tile, made: Tile, slot: Slot, window: int) -> list[Op]:
 
 def _in_order(x: Tile, made: Tile, slot: Slot, window: int) -> list[Op]:
     """Element by element, in the order that both shapes have them in."""
-    slot.bytes, steps = row_major(x.shape, x.dtype.bytes)
+    size, steps = row_major(x.shape, x.dtype.bytes)
+    slot.resize(size)
     return [
         ops.WriteDense(slot=slot, x=x, steps=tuple(steps)),
         ops.ReadDense(slot=slot, results=(made,)),
@@ -88,7 +89,7 @@ def _in_order(x: Tile, made: Tile, slot: Slot, window: int) -> list[Op]:
 def _by_windows(x: Tile, made: Tile, slot: Slot, window: int) -> list[Op]:
     """A window of the elements at a time, in that order; the slot has room for one more."""
     count = window // x.dtype.bytes
-    slot.bytes = (count + 1) * x.dtype.bytes
+    slot.resize((count + 1) * x.dtype.bytes)
     found: list[Op] = []
     before: Tile | None = None
     for first in range(0, tile_size(made.shape), count):
@@ -98,7 +99,7 @@ def _by_windows(x: Tile, made: Tile, slot: Slot, window: int) -> list[Op]:
             slot=slot, first=first, count=count, before=before, results=(part,)
         ))  # fmt: skip
         before = part
-    found[-1].results = (made,)
+    found[-1].give((made,))
     return found
 
 

@@ -11,6 +11,7 @@ from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.layouts import repeats, row_major
 from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.errors import LoweringError
 from fuser.tilegen import ops
 
@@ -41,7 +42,7 @@ def lower_atomic(low: Builder, op: ops.Atomic) -> None:
     low.set(op.result, found)
 
 
-def shown_to_all(low: Builder, tile: Tile) -> Tile:
+def shown_to_all(low: Recording, tile: Tile) -> Tile:
     """What one of the threads that repeat an element holds, in all of them."""
     slot = low.shared.allocate(row_major(tile.layout.shape, tile.dtype.bytes)[0])
     low.do(gpu.WriteParts(slot=slot, values=(tile,), bits=(), once=True))

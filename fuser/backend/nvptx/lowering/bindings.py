@@ -16,12 +16,12 @@ Entry = TypeVar("Entry")
 Operand = SharedTile | Tile
 
 
-class Bindings(Generic[Entry]):
-    """values: what each value is."""
+class Bindings(dict[Value, Entry], Generic[Entry]):
+    """What each value is."""
 
     def __init__(self, open: list[Block]) -> None:
         """open: the blocks that are being filled."""
-        self.values: dict[Value, Entry] = {}
+        super().__init__()
         self._open = open
         self._operands: dict[tuple[Entry, str, DotPlan], tuple[Block, Operand]] = {}
         self._layouts: Mapping[Value, Layout] = {}
@@ -45,21 +45,27 @@ class Bindings(Generic[Entry]):
     @contextmanager
     def apart(self, kept: Iterable[Value] = ()) -> Iterator[None]:
         """Code of other threads, in which nothing is bound yet but what is kept."""
-        values = self.values
+        before = dict(self)
         self.restart(kept)
         yield
-        self.values = values
+        self.become(before)
 
     def restart(self, kept: Iterable[Value] = ()) -> None:
         """Another program: nothing is bound yet but what is kept."""
-        self.values = {value: self.values[value] for value in kept}
+        self.become({value: self[value] for value in kept})
+
+    def become(self, values: Mapping[Value, Entry]) -> None:
+        """Bind these values and no others."""
+        self.clear()
+        self.update(values)
 
     @contextmanager
     def strips(self) -> Iterator[Strips[Entry]]:
         """Code that is recorded once a strip: what is bound in it is not there after it."""
-        saved, layouts = Strips(self, dict(self.values)), self._layouts
+        saved, layouts = Strips(self, dict(self)), self._layouts
         yield saved
-        self.values, self._layouts = saved.values, layouts
+        self.become(saved.values)
+        self._layouts = layouts
 
     @contextmanager
     def laid_out(self, layouts: Mapping[Value, Layout]) -> Iterator[None]:
@@ -82,4 +88,4 @@ class Strips(Generic[Entry]):
 
     def begin(self) -> None:
         """Begin a strip: what is bound is what was before the first."""
-        self._bindings.values = dict(self.values)
+        self._bindings.become(self.values)

@@ -40,6 +40,27 @@ class ProducerState:
     program_number: str = ""
     resident_phase: str = ""
 
+    def feed(self, streams: dict[ops.For, Stream]) -> None:
+        """Let the producer feed these loops."""
+        self.streams = streams
+
+    def divide(self, consumer_groups: int) -> None:
+        """Let so many warp groups have a program each."""
+        self.consumer_groups = consumer_groups
+
+    def alternate(self, barriers: Slot) -> None:
+        """Let the consumer groups alternate at barriers, one each."""
+        self.order_barriers = barriers
+
+    def begin_program(self, number: str, order_phase: str, resident_phase: str) -> None:
+        """Let a program be known by names."""
+        self.program_number = number
+        self.order_phase, self.resident_phase = order_phase, resident_phase
+
+    def begin_ping_pong(self) -> None:
+        """Note that the consumers take turns from here on."""
+        self.ping_pong = True
+
 
 @dataclass
 class Needs:
@@ -52,36 +73,58 @@ class Needs:
     tables: dict[str, tuple[int, ...]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
+    def use_workspace(self, size: int) -> None:
+        """Let a launch have so many bytes of global memory for itself."""
+        self.workspace_bytes = size
+
+
+@dataclass
+class Copies:
+    """Loads on their way through shared memory. piped: those that a loop copies; direct: that go
+    straight to the layout of their value. pending: copies that were issued outside of a pipeline
+    have not been waited for."""
+
+    piped: set[ops.Load] = field(default_factory=set)
+    direct: set[ops.Load] = field(default_factory=set)
+    pending: bool = False
+
+    def await_later(self, pending: bool = True) -> None:
+        """Note whether such copies are pending."""
+        self.pending = pending
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """How a kernel is lowered this time. stages: of a ring, at most. blocks: of a cluster that
+    shares a program; multicast_shape: programs whose blocks are a cluster (cluster/multicast.py).
+    frugal: with little shared memory, however slow (tiling/sliced_tiles.py)."""
+
+    stages: int
+    blocks: int = 1
+    multicast_shape: tuple[int, int] = (1, 1)
+    frugal: bool = False
+
 
 class Builder(Recording):
-    """A kernel that is recorded, mechanism by mechanism. frugal: with little shared memory, however
-    slow (tiling/sliced_tiles.py). stages: of a ring, at most. piped: loads that a loop copies;
-    direct: that go straight to the layout of their value. written: buffers. scratch: slots of the
-    dot that is recorded. warp_buffers: of warps for themselves."""
+    """A kernel that is recorded, mechanism by mechanism."""
 
     def __init__(
         self, kernel: Kernel, target: Target, assignment: Assignment, order: ProgramOrder,
-        stages: int, blocks: int, multicast_shape: tuple[int, int], frugal: bool,
+        attempt: Attempt,
     ) -> None:  # fmt: skip
-        super().__init__(kernel, target, assignment, order)
-        self.stages, self.frugal = stages, frugal
-        self.cluster = Cluster(self, blocks)
-        self.multicast = MulticastCluster(self, multicast_shape)
+        super().__init__(kernel, target, assignment)
+        self.order, self.attempt = order, attempt
+        self.cluster = Cluster(self, attempt.blocks)
+        self.multicast = MulticastCluster(self, attempt.multicast_shape)
         self.producer = ProducerState()
         self.needs = Needs()
         self.decisions = Decisions()
         self.scheduler = TileScheduler()
-        self.piped: set[ops.Load] = set()
-        self.direct: set[ops.Load] = set()
-        self.copies_pending = False
-        self.scratch: list[Slot] = []
-        self.warp_buffers: Slot | None = None
-        self.written = {b for b in kernel.buffers if self.hazards.is_written(b)}
+        self.copies = Copies()
 
-    @property
-    def streams(self) -> dict[ops.For, Stream]:
-        """The loops that a producer warp feeds."""
-        return self.producer.streams
+    def use_scheduler(self, scheduler: TileScheduler) -> None:
+        """Let a tile scheduler choose the tiles of a block."""
+        self.scheduler = scheduler
 
     @property
     def threads(self) -> int:
@@ -110,7 +153,8 @@ class Builder(Recording):
     def is_constant(self, buffer: Buffer) -> bool:
         """Whether nothing writes the buffer while this kernel runs: the one before it may, where
         this one is there before its end."""
-        return buffer not in self.written and (buffer.role == "constant" or not self.follows_early)
+        quiet = buffer.role == "constant" or not self.follows_early
+        return quiet and not self.hazards.is_written(buffer)
 
     def set(self, value: Value, tile: Tile) -> None:
         """Bind a result, converted to its assigned layout."""

@@ -10,6 +10,7 @@ from fuser.backend.nvptx.layouts.convert import convert
 from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
 from fuser.backend.nvptx.layouts.mma_units import known_unit, needs_inner_k, unit_name
 from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.lowering.reduce import fill_edge
 from fuser.backend.nvptx.memory.bank_conflicts import store_cycles
 from fuser.backend.nvptx.memory.operand_staging import land_copies, operand_cover, write
@@ -26,18 +27,17 @@ Source = SharedTile | Tile
 def lower_dot(low: Builder, op: ops.Dot) -> Tile:
     """The result tile of a dot, in its accumulator layout."""
     plan = low.assignment.dots[op]
-    if low.frugal:
+    if low.attempt.frugal:
         length = slice_length(low, op, plan)
         if length < op.a.shape[1]:
             return _sliced_dot(low, op, plan, length)
     acc = low.tile(op.acc, plan.accumulator)
     if plan.kind == "fma":
         return _fma_dot(low, op, plan, acc)
-    low.scratch = []
-    result = _on_tensor_cores(low, op, plan, acc)
-    for slot in low.scratch:  # of operands that were in registers
+    scratch: list[Slot] = []
+    result = _on_tensor_cores(low, op, plan, acc, scratch)
+    for slot in scratch:
         low.shared.free(slot)
-    low.scratch = []
     return result
 
 
@@ -45,7 +45,7 @@ def _sliced_dot(low: Builder, op: ops.Dot, plan: DotPlan, length: int) -> Tile:
     """A dot whose operands do not fit shared memory: slices of k, one after the other."""
     low.needs.notes.append(f"a dot of {list(op.a.shape)} in slices of {length}")
     left, right = low.as_it_is(op.a), low.as_it_is(op.b)
-    for number, dot in enumerate(dots_of_slices(low, op, plan, length)):
+    for number, dot in enumerate(dots_of_slices(low.assignment, op, plan, length)):
         low.env[dot.a] = slice_of(low, left, 1, number * length, length)
         low.env[dot.b] = slice_of(low, right, 0, number * length, length)
         result = lower_dot(low, dot)
@@ -53,9 +53,12 @@ def _sliced_dot(low: Builder, op: ops.Dot, plan: DotPlan, length: int) -> Tile:
     return result
 
 
-def _on_tensor_cores(low: Builder, op: ops.Dot, plan: DotPlan, acc: Tile) -> Tile:
-    left = operand(low, op, "a")
-    right = operand(low, op, "b")
+def _on_tensor_cores(
+    low: Builder, op: ops.Dot, plan: DotPlan, acc: Tile, scratch: list[Slot]
+) -> Tile:
+    """scratch: gets the slots of operands that were in registers, where they may be freed."""
+    left = operand(low, op, "a", scratch)
+    right = operand(low, op, "b", scratch)
     land_copies(low)
     consumer_warps.before_dot(low, op)
     if plan.kind == "wgmma":
@@ -73,25 +76,25 @@ def _on_tensor_cores(low: Builder, op: ops.Dot, plan: DotPlan, acc: Tile) -> Til
 def _land_group(low: Builder, op: ops.Dot, group: list[ops.Dot], result: Tile) -> bool:
     """Note a dot of a group; after the last, wait for all and bind the results. Whether it was the
     last."""
-    stream = next(s for s in low.streams.values() if op in s.group)
+    stream = next(s for s in low.producer.streams.values() if op in s.group)
     stream.flying[op] = result
     if op is not group[-1]:
         return False
     for dot, tile in zip(group, wgmma.wait(low, [*stream.flying.values()], 0), strict=True):
         low.env[dot.result] = tile
-    stream.flying = {}
+    stream.flying.clear()
     return True
 
 
 # operands -----------------------------------------------------------------------------------------
 
 
-def operand(low: Builder, op: ops.Dot, role: str) -> Source:
+def operand(low: Builder, op: ops.Dot, role: str, scratch: list[Slot] | None = None) -> Source:
     """The operand where the instructions can read it: shared memory, or fragments in registers."""
     value: Value = getattr(op, role)
     entry = low.env[value]
     plan = low.assignment.dots[op]
-    known = low.bindings.prepared(entry, role, plan)
+    known = low.env.prepared(entry, role, plan)
     if known is not None:
         return known
     if isinstance(entry, SharedTile):
@@ -113,7 +116,10 @@ def operand(low: Builder, op: ops.Dot, role: str) -> Source:
         and in_registers(entry.layout, fragment)
     ):
         return fill_edge(low, convert(low, entry, fragment), (axis,))
-    return _to_shared(low, op, role, entry, axis)
+    made = _to_shared(low, op, role, entry, axis)
+    if scratch is not None and low.caller and not low.producer.streams:
+        scratch.append(made.slot)
+    return made
 
 
 def _inner_axis(tile: Tile, shape: tuple[int, ...], k_axis: int) -> int:
@@ -127,14 +133,12 @@ def _inner_axis(tile: Tile, shape: tuple[int, ...], k_axis: int) -> int:
     return min((0, 1), key=lambda axis: (cycles[axis], axis != k_axis))
 
 
-def _to_shared(low: Builder, op: ops.Dot, role: str, tile: Tile, k_axis: int) -> SharedTile:
+def _to_shared(low: Recording, op: ops.Dot, role: str, tile: Tile, k_axis: int) -> SharedTile:
     """Write an operand that is in registers to shared memory, with zeros past the end of k."""
-    shape = operand_cover(low, op, role)
+    shape = operand_cover(low.assignment, op, role)
     layout = tile.layout
     inner = k_axis if needs_inner_k(op) else _inner_axis(tile, shape, k_axis)
     slot = low.shared.allocate(tile_bytes(shape, inner, tile.dtype), 1024)
-    if low.caller and not low.streams:
-        low.scratch.append(slot)
     target = SharedTile(tile.dtype, shape, inner, slot)
     if layout.shape[k_axis] < shape[k_axis]:
         write(low, _zeros(low, tile.dtype, shape, low.plain_layout(shape)), target)
@@ -145,13 +149,13 @@ def _to_shared(low: Builder, op: ops.Dot, role: str, tile: Tile, k_axis: int) ->
 # sums of parts ------------------------------------------------------------------------------------
 
 
-def zeros(low: Builder, op: ops.Dot) -> Tile:
+def zeros(low: Recording, op: ops.Dot) -> Tile:
     """What partial sums start from."""
     layout = low.assignment.dots[op].accumulator
     return _zeros(low, op.acc.dtype, op.acc.shape, layout)
 
 
-def _zeros(low: Builder, dtype: DType, shape: Coordinates, layout: Layout) -> Tile:
+def _zeros(low: Recording, dtype: DType, shape: Coordinates, layout: Layout) -> Tile:
     return low.add(gpu.Full(value=0, results=(low.new(dtype, shape, layout, "zero"),)))
 
 
@@ -190,7 +194,7 @@ def add_partials(low: Builder, op: ops.Dot, partial: Tile, start: Tile) -> Tile:
 
 
 def _mma_dot(
-    low: Builder, op: ops.Dot, plan: DotPlan, left: Source, right: Source, acc: Tile
+    low: Recording, op: ops.Dot, plan: DotPlan, left: Source, right: Source, acc: Tile
 ) -> Tile:
     """A dot of operands of 8 or 16 bits; sums that truncate start afresh in each dot."""
     assert plan.grid is not None and isinstance(right, Tile) == bool(plan.grid.run)
@@ -205,7 +209,7 @@ def _mma_dot(
 
 
 def _tf32_dot(
-    low: Builder, op: ops.Dot, plan: DotPlan, left: Source, right: Source, acc: Tile
+    low: Recording, op: ops.Dot, plan: DotPlan, left: Source, right: Source, acc: Tile
 ) -> Tile:
     """float32 matmuls on tf32 units: x = big + small, and big*big + big*small + small*big keeps
     about 21 bits of each operand; precision "tf32" keeps big*big alone."""

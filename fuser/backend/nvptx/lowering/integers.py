@@ -18,6 +18,13 @@ from fuser.graph import dims
 from fuser.graph.dims import DimExpr
 
 INT32 = (1 << 31) - 1
+MAX_THREAD_BITS = 32
+"""Of a thread's number: more than there are."""
+
+
+def first_block_bit(warps: int, blocks: int) -> int:
+    """The lowest bit of a thread's number that tells the block, of those that share a program."""
+    return 5 + warps.bit_length() - 1 if blocks > 1 else MAX_THREAD_BITS
 
 
 class Linear(NamedTuple):
@@ -105,10 +112,11 @@ class Integers(IntegerBuilder):
     made there. block_bits: the first bit of a thread's number that is one of the block's in its
     cluster."""
 
-    block_bits = 32
-
-    def __init__(self, head: IntegerBuilder | None = None) -> None:
+    def __init__(
+        self, head: IntegerBuilder | None = None, block_bits: int = MAX_THREAD_BITS
+    ) -> None:
         self.head = head if head is not None else self
+        self._block_bits = block_bits
         self._threads: dict[tuple[tuple[int, int], ...], Operand] = {}
 
     def name_of(self) -> str:
@@ -153,13 +161,13 @@ class Integers(IntegerBuilder):
     # threads ------------------------------------------------------------------------------------
 
     def thread_offset(self, bases: Sequence[int]) -> Operand:
-        """sum of bases[b] over the bits b that are set in the thread number; bits from
-        `block_bits` on are those of the block's number in its cluster."""
+        """sum of bases[b] over the bits b that are set in the thread number, the last of which may
+        be those of the block's number in its cluster."""
         runs: list[tuple[int, int, int]] = []  # first bit, count, basis
         for bit, basis in enumerate(bases):
             if not basis:
                 continue
-            if runs and bit != self.block_bits:
+            if runs and bit != self._block_bits:
                 first, count, start = runs[-1]
                 if first + count == bit and basis == start << count:
                     runs[-1] = (first, count + 1, start)
@@ -171,8 +179,8 @@ class Integers(IntegerBuilder):
         total: Operand = 0
         for first, count, basis in runs:
             number, shifted = self.tid, first
-            if first >= self.block_bits:
-                number, shifted = self.rank, first - self.block_bits
+            if first >= self._block_bits:
+                number, shifted = self.rank, first - self._block_bits
             part = self.head.shift("lshr", number, shifted)
             part = self.head.times(self.head.bitwise("and", part, (1 << count) - 1), basis)
             total = self.head.plus(total, part)

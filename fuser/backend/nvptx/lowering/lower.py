@@ -10,7 +10,7 @@ from fuser.backend.nvptx.ir.values import SharedTile, Tile
 from fuser.backend.nvptx.layouts.assign import assign
 from fuser.backend.nvptx.layouts.convert import convert
 from fuser.backend.nvptx.layouts.layout import Layout
-from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.builder import Attempt, Builder
 from fuser.backend.nvptx.lowering.masks import can_remake, remake
 from fuser.backend.nvptx.lowering.op_rules import RULES
 from fuser.backend.nvptx.lowering.recording import Flexible
@@ -33,29 +33,16 @@ from fuser.tilegen.value import INDEX, Value
 
 
 class Lowering(Builder):
-    """One kernel being recorded. strips: how it runs strip by strip, where it does."""
+    """One kernel being recorded."""
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        target: Target,
-        stages: int | None = None,
-        blocks: int = 1,
-        multicast_shape: tuple[int, int] = (1, 1),
-        frugal: bool = False,
-    ) -> None:
-        """stages: instead of the schedule's, where those do not fit. blocks: of a cluster that
-        shares a program. multicast_shape: programs whose blocks are a cluster
-        (cluster/multicast.py). frugal: with little shared memory, however slow
-        (tiling/sliced_tiles.py)."""
-        super().__init__(
-            kernel, target, assign(kernel, target, blocks, staging=not frugal),
-            ProgramOrder(
-                kernel.grid, kernel.schedule.group, growing_axes(kernel), blocks, multicast_shape
-            ),
-            kernel.schedule.stages if stages is None else stages, blocks, multicast_shape, frugal,
+    def __init__(self, kernel: Kernel, target: Target, attempt: Attempt) -> None:
+        order = ProgramOrder(
+            kernel.grid, kernel.schedule.group, growing_axes(kernel), attempt.blocks,
+            attempt.multicast_shape,
         )  # fmt: skip
-        self.strips: StripMining | None = None
+        assignment = assign(kernel, target, attempt.blocks, staging=not attempt.frugal)
+        super().__init__(kernel, target, assignment, order, attempt)
+        self._strips: StripMining | None = None
         for number, value in enumerate(kernel.scalars):
             self.env[value] = self._scalar_parameter(value, number)
 
@@ -63,12 +50,12 @@ class Lowering(Builder):
     def threads(self) -> int:
         """Threads of a block, a producer warp included."""
         warps = self.warps * self.producer.consumer_groups
-        return 32 * (warps + (producer_warp.producer_warps(warps) if self.streams else 0))
+        return 32 * (warps + (producer_warp.producer_warps(warps) if self.producer.streams else 0))
 
     def run(self) -> None:
         """Record the whole kernel."""
-        self.producer.streams = warp_specialization_plan.plan_streams(self, self.stages)
-        if not self.streams:
+        warp_specialization_plan.plan_streams(self, self.attempt.stages)
+        if not self.producer.streams:
             self.multicast.require_streams()
             if any(plan.kind == "wide" for plan in self.assignment.dots.values()):
                 blocks = self.cluster.blocks
@@ -76,7 +63,7 @@ class Lowering(Builder):
             plan_scheduler(self)
         if self.scheduler.blocks:
             self.order.persist(self.scheduler.blocks)
-        if self.streams:
+        if self.producer.streams:
             producer_warp.split_roles(self)
         else:
             self.cluster.begin()
@@ -85,30 +72,27 @@ class Lowering(Builder):
 
     def recorded(self) -> Program:
         """The program as it was recorded, before any pass."""
-        program = Program(
-            self.kernel.name, self.target.arch, self.warps, self.threads, self.order.launch,
-            list(self.kernel.buffers), self.recorder.body, self.recorder.head, self.shared.slots,
-            self.order.cluster, 0, self.needs.tensor_maps, len(self.kernel.scalars),
-            self.cluster.blocks, self.shared.group, self.needs.workspace_bytes,
-        )  # fmt: skip
-        program.tables, program.fast = self.needs.tables, self.kernel.fast
-        program.resident = resident_blocks(self, self.strips)
         self.decisions.add(self._overlap)
-        return program
+        return Program(
+            self.kernel.name, self.target.arch, self.warps, self.threads, self.order.launch,
+            list(self.kernel.buffers), self._recorder.body, self._recorder.head, self.shared.slots,
+            self.order.cluster, self.needs.tensor_maps, len(self.kernel.scalars),
+            self.cluster.blocks, self.shared.group, self.needs.workspace_bytes,
+            resident_blocks(self, self._strips), tables=self.needs.tables, fast=self.kernel.fast,
+        )  # fmt: skip
 
-    @property
     def facts(self) -> Facts:
         """What the passes over the program are told."""
         return Facts(
             units=self.target.units, overlap=self.follows_early,
             early_bytes=launch.early(self.kernel), shared_bytes=self.target.shared_bytes,
             async_copies=self.target.async_copies,
-            window=room(self) if self.frugal else 0,
+            window=room(self) if self.attempt.frugal else 0,
         )  # fmt: skip
 
     def _scalar_parameter(self, value: Value, number: int) -> Tile:
         """A number of the launch."""
-        made = self.new(value.dtype, (), self.scalar_layout, value.name)
+        made = self.new(value.dtype, (), self.assignment.scalar_layout, value.name)
         return self.add(gpu.Parameter(number=number, results=(made,)))
 
     @property
@@ -121,19 +105,19 @@ class Lowering(Builder):
 
     def program(self) -> None:
         """Record one program, strip by strip where that fits."""
-        self.strips = None if self.caller else plan_resident_rows(self)
-        if self.strips is None and not (self.caller and self.hazards.any):
-            self.strips = plan_epilogue(self)
-        if self.strips is None:
+        self._strips = None if self.caller else plan_resident_rows(self)
+        if self._strips is None and not (self.caller and self.hazards.any):
+            self._strips = plan_epilogue(self)
+        if self._strips is None:
             self.block(self.kernel.body)
         else:
-            record_strips(self, self.strips)
+            record_strips(self, self._strips)
 
     def op(self, op: Op) -> None:
         rule = RULES.get(type(op))
         if rule is None:
             raise LoweringError(f"{op.opcode} has no lowering for NVIDIA GPUs")
-        with self.recorder.of(self.kernel.origin_of(op)):
+        with self._recorder.of(self.kernel.origin_of(op)):
             rule(self, op)
 
     # values -------------------------------------------------------------------------------------
@@ -144,7 +128,7 @@ class Lowering(Builder):
         if isinstance(entry, str | int):
             known = isinstance(entry, int)
             long = entry if known else self.scalars.resize("sext", entry, "i32", "i64")
-            made = self.new(INDEX, (), self.scalar_layout, value.name)
+            made = self.new(INDEX, (), self.assignment.scalar_layout, value.name)
             entry = self.add(gpu.Splat(value=long, results=(made,)))
         if isinstance(entry, SharedTile) and layout is not None:
             return self._from_shared(value, entry, layout)

@@ -14,7 +14,7 @@ from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layouts.access_layout import operand_layout
 from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
-from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.dtypes import DType
 from fuser.graph.sizes import certain, same
 from fuser.tilegen import ops
@@ -166,7 +166,7 @@ def _kept_axes(source: Coordinates, shape: Coordinates) -> Coordinates | None:
     return tuple(found)
 
 
-def mapped(low: Builder, op: ops.Map, tiles: Sequence[Tile], layout: Layout) -> Tile:
+def mapped(low: Recording, op: ops.Map, tiles: Sequence[Tile], layout: Layout) -> Tile:
     """A map: of a mask one result for each vector of elements that are masked alike."""
     alike = None
     if op.result.dtype.kind == "bool" and layout.rank:
@@ -175,7 +175,7 @@ def mapped(low: Builder, op: ops.Map, tiles: Sequence[Tile], layout: Layout) -> 
     return low.add(gpu.Map(fn=op.fn, args=tuple(tiles), alike=alike, results=(made,)))
 
 
-def cast(low: Builder, tile: Tile, dtype: DType) -> Tile:
+def cast(low: Recording, tile: Tile, dtype: DType) -> Tile:
     """The same numbers as another dtype."""
     return low.add(gpu.Cast(x=tile, results=(low.new(dtype, tile.shape, tile.layout),)))
 
@@ -220,7 +220,7 @@ def can_remake(
             return False
 
 
-def remake(low: Builder, value: Value, layout: Layout, table: dict[Value, Tile]) -> Tile:
+def remake(low: Recording, value: Value, layout: Layout, table: dict[Value, Tile]) -> Tile:
     """A tile that `can_remake`, in a layout. table: scalars that were made on the way."""
     maker = low.assignment.makers.get(value)
     if isinstance(maker, ops.Full | ops.IndexTile):
@@ -259,7 +259,9 @@ def remake(low: Builder, value: Value, layout: Layout, table: dict[Value, Tile])
     return made
 
 
-def spread(low: Builder, tile: Tile, axes: Coordinates, shape: Coordinates, layout: Layout) -> Tile:
+def spread(
+    low: Recording, tile: Tile, axes: Coordinates, shape: Coordinates, layout: Layout
+) -> Tile:
     """A tile that has what `layout` needs of it, broadcast into that layout."""
     made = low.new(tile.dtype, shape, layout)
     return low.add(gpu.Relabel(x=tile, axes=tuple(axes), results=(made,)))

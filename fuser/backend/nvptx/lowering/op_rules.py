@@ -23,6 +23,7 @@ from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.lowering.fast_math import fast_form, fused_exponential, multiply, unscaled
 from fuser.backend.nvptx.lowering.gather import lower_gather
 from fuser.backend.nvptx.lowering.masks import cast, mapped, spread
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.lowering.reduce import reduce_tile
 from fuser.backend.nvptx.memory.operand_staging import stage_once
 from fuser.backend.nvptx.memory.warp_transpose import (
@@ -41,16 +42,16 @@ def _program_id(low: Builder, op: ops.ProgramId) -> None:
     low.env[op.result] = low.order.coordinate(low.scalars, op.axis)
 
 
-def _index_tile(low: Builder, op: ops.IndexTile) -> None:
+def _index_tile(low: Recording, op: ops.IndexTile) -> None:
     if is_tile(op.result):
         low.env[op.result] = op
     elif low.caller and not low.ends_short(op.expression):
-        low.env[op.result] = low.materialise(op, low.scalar_layout)
+        low.env[op.result] = low.materialise(op, low.assignment.scalar_layout)
     else:
         low.env[op.result] = low.evaluate(op.expression)
 
 
-def _full(low: Builder, op: ops.Full) -> None:
+def _full(low: Recording, op: ops.Full) -> None:
     low.env[op.result] = op if is_tile(op.result) else int(op.value)
 
 
@@ -60,15 +61,15 @@ def _load(low: Builder, op: ops.Load) -> None:
         low.env[op.result] = consumer_warps.receive(low, low.producer.resident[op])
         return
     if op in low.assignment.staged:
-        if op not in low.piped:
+        if op not in low.copies.piped:
             stage_once(low, op)
         return
     layout = low.layout(op.result)
-    transpose = None if op in low.direct else warp_transpose_of(low, access, layout)
+    transpose = None if op in low.copies.direct else warp_transpose_of(low, access, layout)
     if transpose is not None:
         low.env[op.result] = load_transposed(low, access, layout, op.pad, transpose)
         return
-    moved = layout if op in low.direct else moved_in(low, access, layout)
+    moved = layout if op in low.copies.direct else moved_in(low, access, layout)
     low.set(op.result, load_tile(low, op, moved))
 
 
@@ -172,7 +173,7 @@ def _permute(low: Builder, op: ops.Permute) -> None:
 
 def _reduce(low: Builder, op: ops.Reduce) -> None:
     tile = low.as_it_is(op.x)
-    if low.frugal:
+    if low.attempt.frugal:
         tile = rows_in_warps(low, tile, op.axis)
     low.cluster.enter_reduction(op, tile.layout)
     if op.fn in ("max", "fmax") and isinstance(low.env[op.x], Tile):

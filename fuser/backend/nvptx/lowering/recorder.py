@@ -8,23 +8,28 @@ from contextlib import contextmanager
 
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.values import Operand
-from fuser.backend.nvptx.lowering.integers import IntegerBuilder, Integers
+from fuser.backend.nvptx.lowering.integers import MAX_THREAD_BITS, IntegerBuilder, Integers
 
 
 class Recorder:
     """The ops of a kernel. head: integers that are made once. origin: the ONNX nodes of what is
     lowered."""
 
-    def __init__(self) -> None:
+    def __init__(self, origin: tuple[str, ...] = ()) -> None:
         self.head, self.body = Block(), Block()
-        self.origin: tuple[str, ...] = ()
+        self.origin = origin
         self.open = [self.body]
         self._names = itertools.count()
 
     def add(self, op: Op) -> None:
         """Add an op to the block that is being filled."""
-        op.origin = op.origin or self.origin
+        if not op.origin:
+            op.come_from(self.origin)
         self.open[-1].ops.append(op)
+
+    def turn_to(self, block: Block) -> None:
+        """Go on in a block, and in no other."""
+        self.open[:] = [block]
 
     def name(self, hint: str = "x") -> str:
         """A name for a tile."""
@@ -41,8 +46,10 @@ class Recorder:
 class Scalars(Integers):
     """Integers that are recorded as ops. prefix: of their names."""
 
-    def __init__(self, recorder: Recorder, prefix: str = "%s") -> None:
-        super().__init__(_Head(self, recorder))
+    def __init__(
+        self, recorder: Recorder, prefix: str = "%s", block_bits: int = MAX_THREAD_BITS
+    ) -> None:
+        super().__init__(_Head(self, recorder), block_bits)
         self._recorder, self._prefix = recorder, prefix
         self._numbers = itertools.count()
         self._special: set[str] = set()

@@ -16,13 +16,12 @@ from fuser.backend.nvptx.ir.op import Block, Op
 from fuser.backend.nvptx.ir.values import Operand, Place, Scope, SharedTile, Tile
 from fuser.backend.nvptx.layouts.access_layout import choose_blocked, operand_layout
 from fuser.backend.nvptx.layouts.assignment import Assignment, of_caller
-from fuser.backend.nvptx.layouts.layout import Coordinates, Layout, scalar_layout
+from fuser.backend.nvptx.layouts.layout import Coordinates, Layout
 from fuser.backend.nvptx.lowering.bindings import Bindings
 from fuser.backend.nvptx.lowering.indexing import Indexer, is_sum
-from fuser.backend.nvptx.lowering.integers import INT32
+from fuser.backend.nvptx.lowering.integers import INT32, first_block_bit
 from fuser.backend.nvptx.lowering.recorder import Recorder, Region, Scalars
 from fuser.backend.nvptx.memory.shared_slots import SharedMemory
-from fuser.backend.nvptx.tile_scheduler.raster import ProgramOrder
 from fuser.base.target import Target
 from fuser.dtypes import DType
 from fuser.errors import LoweringError
@@ -40,16 +39,15 @@ Entry = Tile | SharedTile | Flexible | Operand
 class Recording:
     """A kernel that is recorded. env: what each value is by now."""
 
-    def __init__(
-        self, kernel: Kernel, target: Target, assignment: Assignment, order: ProgramOrder
-    ) -> None:
-        self.kernel, self.target, self.assignment, self.order = kernel, target, assignment, order
+    def __init__(self, kernel: Kernel, target: Target, assignment: Assignment) -> None:
+        self.kernel, self.target, self.assignment = kernel, target, assignment
         self.caller = of_caller(kernel)
         self.hazards = Hazards(kernel, self.caller)
-        self.recorder = Recorder()
-        self.scalars = Scalars(self.recorder)
+        self._recorder = Recorder()
+        block_bits = first_block_bit(assignment.warps, assignment.cluster)
+        self.scalars = Scalars(self._recorder, block_bits=block_bits)
         self.shared = SharedMemory(self.do)
-        self.bindings: Bindings[Entry] = Bindings(self.recorder.open)
+        self.env: Bindings[Entry] = Bindings(self._recorder.open)
 
     @property
     def warps(self) -> int:
@@ -65,17 +63,17 @@ class Recording:
 
     def do(self, op: Op) -> None:
         """Record an op."""
-        self.recorder.add(op)
+        self._recorder.add(op)
 
     def scalar_of(self, op: Op) -> str:
         """Record an op that gives a scalar; its name, which it gets here."""
-        op.names = (self.scalars.name_of(),)
+        op.give((), (self.scalars.name_of(),))
         self.do(op)
         return op.names[0]
 
     def region(self, op: Op) -> Region:
         """Begin an op with blocks, at its first block."""
-        return Region(self.recorder, op)
+        return Region(self._recorder, op)
 
     @contextmanager
     def where(self, condition: Operand) -> Iterator[None]:
@@ -90,7 +88,7 @@ class Recording:
 
     def new(self, dtype: DType, shape: Coordinates, layout: Layout, hint: str = "x") -> Tile:
         """A tile that an op is to give."""
-        return Tile(dtype, shape, layout, name=self.recorder.name(hint))
+        return Tile(dtype, shape, layout, name=self._recorder.name(hint))
 
     # values -------------------------------------------------------------------------------------
 
@@ -107,18 +105,13 @@ class Recording:
         found = self.known_layout(value)
         if found is None:
             if not value.shape:
-                return self.scalar_layout
+                return self.assignment.scalar_layout
             raise KeyError(value)
         return found
 
     def known_layout(self, value: Value) -> Layout | None:
         """The layout that a value has here; None where the assignment gives it none."""
-        return self.bindings.layout(value) or self.assignment.layouts.get(value)
-
-    @property
-    def env(self) -> dict[Value, Entry]:
-        """What each value is."""
-        return self.bindings.values
+        return self.env.layout(value) or self.assignment.layouts.get(value)
 
     def bits_as(self, tile: Tile, dtype: DType) -> Tile:
         """The same bits as another dtype."""
@@ -157,14 +150,10 @@ class Recording:
         long = any(self.is_long(at) for at, _ in access.bounds)
         return Place(access, scope, mask, self.is_long(access.linear), long)
 
-    @property
-    def scalar_layout(self) -> Layout:
-        return scalar_layout(self.assignment.certain_spread)
-
     def plain_layout(self, shape: Coordinates, accesses: Sequence[Access] = ()) -> Layout:
         """A layout for a tile that nothing but the given accesses decides about."""
         if not shape:
-            return self.scalar_layout
+            return self.assignment.scalar_layout
         return choose_blocked(shape, list(accesses), set(), self.assignment.certain_spread)
 
     # indices ------------------------------------------------------------------------------------
@@ -188,7 +177,7 @@ class Recording:
         if isinstance(entry, ops.Full):
             return int(entry.value)
         if isinstance(entry, ops.IndexTile) and not entry.shape:
-            entry = self.materialise(entry, self.scalar_layout)
+            entry = self.materialise(entry, self.assignment.scalar_layout)
         if isinstance(entry, Tile) and not entry.shape:
             return entry
         raise LoweringError(f"{value!r} is used as an index scalar")
@@ -216,7 +205,7 @@ class Recording:
 
     def long_value(self, at: Index) -> Operand:
         """An index expression without tile axes, as an i64."""
-        layout = self.scalar_layout
+        layout = self.assignment.scalar_layout
         indexer = Indexer(self.scalars, layout, self.long_scalar, _no_lookup, "i64")
         return self.scalars.total(indexer.evaluate(at, ()), "i64")
 
@@ -232,7 +221,7 @@ class Recording:
             if isinstance(total, int):
                 return total
             return self.scalars.resize("trunc", total, "i64", "i32")
-        indexer = Indexer(self.scalars, self.scalar_layout, self.scalar, _no_lookup)
+        indexer = Indexer(self.scalars, self.assignment.scalar_layout, self.scalar, _no_lookup)
         return self.scalars.total(indexer.evaluate(at, ()))
 
 

@@ -12,13 +12,14 @@ from fuser.backend.nvptx.ir.layouts import row_major
 from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layouts.layout import Layout
 from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.dtypes import DType
 
 Partials = list[list[Tile]]
 """For each part its tiles."""
 
 
-def fill_edge(low: Builder, tile: Tile, axes: tuple[int, ...], value: float | int = 0) -> Tile:
+def fill_edge(low: Recording, tile: Tile, axes: tuple[int, ...], value: float | int = 0) -> Tile:
     """A tile with a number where an element lies past its edge along `axes`."""
     if all(tile.layout.shape[a] == tile.shape[a] for a in axes):
         return tile
@@ -51,7 +52,7 @@ def reduce_tile(low: Builder, fn: str, tile: Tile, axis: int) -> Tile:
 
 
 def fold_registers(
-    low: Builder, fn: str, tile: Tile, axis: int, before: Partial | None = None
+    low: Recording, fn: str, tile: Tile, axis: int, before: Partial | None = None
 ) -> Partial:
     """Fold the registers of each thread. before: of other registers of the same tile."""
     result = tile.layout.reduced(axis)
@@ -78,14 +79,14 @@ def fold_threads(low: Builder, partial: Partial) -> Tile:
     return folded
 
 
-def fold_partials(low: Builder, fn: str, partials: list[Tile]) -> Tile:
+def fold_partials(low: Recording, fn: str, partials: list[Tile]) -> Tile:
     """Tiles of one layout folded in a fixed order."""
     like = partials[0]
     made = low.new(like.dtype, like.shape, like.layout, "fold")
     return low.add(gpu.FoldParts(fn=fn, parts=tuple(partials), results=(made,)))
 
 
-def partials_of_warps(low: Builder, values: list[Tile], bits: list[int]) -> Partials:
+def partials_of_warps(low: Recording, values: list[Tile], bits: list[int]) -> Partials:
     """What the warps that differ in `bits` of the warp number have of some tiles of one layout."""
     like = values[0]
     size, _ = row_major(like.layout.shape, like.dtype.bytes * len(values))

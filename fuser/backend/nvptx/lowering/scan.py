@@ -14,6 +14,7 @@ from fuser.backend.nvptx.layouts.convert import convert
 from fuser.backend.nvptx.layouts.layout import Coordinates, Layout, blocked, next_power
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.lowering.masks import spread
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.lowering.reduce import fold_partials
 from fuser.tilegen import ops
 
@@ -61,7 +62,7 @@ def scan_tile(low: Builder, op: ops.Scan, tile: Tile) -> Tile:
     return fold_partials(low, fn, [spread(low, before, axes, tile.shape, layout), running])
 
 
-def _last_of(low: Builder, lanes: tuple[int, ...], reverse: bool) -> Operand:
+def _last_of(low: Recording, lanes: tuple[int, ...], reverse: bool) -> Operand:
     """Whether this lane is the last of those whose numbers differ in some bits, in the order of the
     scan."""
     e, mask = low.scalars, sum(lanes)

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from fuser.backend.nvptx.ir import ops
 from fuser.backend.nvptx.ir.effects import Effect, effects
@@ -297,14 +298,17 @@ class _Barriers:
 
     def aged(self, pending: _Pending, loop: Op) -> _Pending:
         """The same, seen from the next iteration, in which names stand for other numbers."""
-        found = pending.copy()
-        for name in ("done", "copies", "matmuls", "told"):
-            items = {
+
+        def aged(items: set[Any]) -> set[Any]:
+            return {
                 replace(item, stage=None)
                 if isinstance(item, Effect) and isinstance(item.stage, str)
                 else self.memory.aged(item, loop) if isinstance(item, Access)
                 else item
-                for item in getattr(pending, name)
+                for item in items
             }  # fmt: skip
-            setattr(found, name, items)
-        return found
+
+        return _Pending(
+            aged(pending.done), aged(pending.copies), aged(pending.matmuls), aged(pending.told),
+            pending.acquired,
+        )  # fmt: skip

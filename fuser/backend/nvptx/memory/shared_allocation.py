@@ -24,11 +24,10 @@ from fuser.backend.nvptx.ir.values import Slot
 
 
 def place_slots(program: Program) -> None:
-    """Choose every slot's offset, first fit in order of birth; and the bytes that all take."""
+    """Choose every slot's offset, first fit in order of birth."""
     _keep_repeated(program.body, None)
     lives = _lives(program)
     placed: list[Slot] = []
-    program.shared_bytes = 0
     for slot in program.slots:
         first, last = lives[slot]
         rivals = [o for o in placed if first <= lives[o][1] and lives[o][0] <= last]
@@ -37,9 +36,8 @@ def place_slots(program: Program) -> None:
             if offset + slot.size <= other.offset:
                 break
             offset = max(offset, -(-(other.offset + other.size) // slot.align) * slot.align)
-        slot.offset = offset
+        slot.place(offset)
         placed.append(slot)
-        program.shared_bytes = max(program.shared_bytes, offset + slot.size)
 
 
 def _keep_repeated(block: Block, own: set[Slot] | None) -> None:

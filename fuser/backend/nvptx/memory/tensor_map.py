@@ -5,7 +5,9 @@ from __future__ import annotations
 from fuser.backend.module import TensorMap
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand, SharedTile
+from fuser.backend.nvptx.layouts.assignment import Assignment
 from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.memory.im2col import Im2colWalk, offsets_of, start_of
 from fuser.backend.nvptx.memory.operand_staging import dots_fed_by
 from fuser.backend.nvptx.memory.tma_boxes import MAX_BOX, Box, MulticastSlice, Source
@@ -13,9 +15,9 @@ from fuser.graph.sizes import divides, is_symbolic, same
 from fuser.tilegen import ops
 
 
-def are_summed(low: Builder, op: ops.Load, axis: int) -> bool:
+def are_summed(assignment: Assignment, op: ops.Load, axis: int) -> bool:
     """Whether dots sum over an axis of a load: what lies there beyond the bounds must be zeros."""
-    return any(axis ^ turned == (role == "a") for _, role, turned in dots_fed_by(low, op))
+    return any(axis ^ turned == (role == "a") for _, role, turned in dots_fed_by(assignment, op))
 
 
 def filled_rows(source: Box, tile: SharedTile) -> int:
@@ -84,7 +86,7 @@ def add_map(
 
 
 def fetch(
-    low: Builder,
+    low: Recording,
     source: Source,
     tile: SharedTile,
     name: str,

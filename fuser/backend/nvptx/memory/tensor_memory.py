@@ -27,7 +27,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from fuser.backend.nvptx.ir import ops
-from fuser.backend.nvptx.ir.loops import end_of
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.uses import uses
@@ -220,7 +219,6 @@ class _Sums:
 
     def loop(self, loop: ops.For) -> Iterator[Op]:
         """A loop without the sums that stay in tensor memory, which are read after it."""
-        end = end_of(loop)
         moved = [at for at in range(len(loop.params)) if self.stays(loop, at)]
         found: list[tuple[Tile, tuple[int, int]]] = []
         for at in moved:
@@ -230,12 +228,8 @@ class _Sums:
             self.places[param] = place
             found.append((result, place))
             yield from self.start(loop, param, init, place[0])
-        rest = [at for at in range(len(loop.params)) if at not in moved]
-        loop.params = tuple(loop.params[at] for at in rest)
-        loop.inits = tuple(loop.inits[at] for at in rest)
-        loop.results = tuple(loop.results[at] for at in rest)
         self.block(loop.body)
-        end.values = tuple(end.values[at] for at in rest)
+        loop.keep([at for at in range(len(loop.params)) if at not in moved])
         yield loop
         for result, place in found:
             self.kept.discard(place)
@@ -244,7 +238,7 @@ class _Sums:
 
     def stays(self, loop: ops.For, at: int) -> bool:
         """Whether nothing but matmuls, and waits for them, changes a carried tile."""
-        tile, end = loop.params[at], end_of(loop).values[at]
+        tile, end = loop.params[at], loop.end.values[at]
         for op in loop.body.ops:
             if isinstance(op, ops.Wgmma) and op.acc is tile and isinstance(op.grid, TensorGrid):
                 if self._others(tile, op):
@@ -275,6 +269,6 @@ class _Sums:
             name = f"{loop.scalars[0]}.later{column}"
             later = Integer(fn="ne", operands=(loop.scalars[0], loop.firsts[0]), names=(name,))
             loop.body.ops.insert(loop.body.ops.index(first), later)
-            first.keeps = name
+            first.keep_where(name)
             return
         yield self.store(init, column, loop)

@@ -8,8 +8,7 @@ own, so a warp group's epilogue waits for no other group.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from fuser.backend.nvptx.analysis.access import Access, step_of
 from fuser.backend.nvptx.ir import ops as gpu
@@ -18,6 +17,7 @@ from fuser.backend.nvptx.ir.warp_transpose import BUFFER, WarpTranspose, warp_tr
 from fuser.backend.nvptx.layouts.layout import ROW_LANES, Layout
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.lowering.masks import can_remake
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.graph.sizes import same
 
 
@@ -41,21 +41,12 @@ def warp_transpose_of(low: Builder, access: Access, layout: Layout) -> WarpTrans
     return found if found.columns >= 64 else dataclasses.replace(found, width=32)
 
 
-@contextmanager
-def own_buffers(low: Builder) -> Iterator[Slot]:
-    """Let the warps keep their buffers for a while, so that they wait for each other only once: a
-    slot like any other, where they have none for the whole kernel."""
-    if low.warp_buffers is not None:
-        yield low.warp_buffers
-        return
-    slot = low.shared.allocate(BUFFER * low.warps, 128)
-    low.warp_buffers = slot
-    yield slot
-    low.warp_buffers = None
-    low.shared.free(slot)
+def own_buffers(low: Recording) -> AbstractContextManager[Slot]:
+    """Let the warps keep their buffers for a while."""
+    return low.shared.warp_buffers(BUFFER * low.warps)
 
 
-def store_transposed(low: Builder, access: Access, tile: Tile, transpose: WarpTranspose) -> None:
+def store_transposed(low: Recording, access: Access, tile: Tile, transpose: WarpTranspose) -> None:
     """Write a tile; elements out of bounds are dropped."""
     at = low.place(access, transpose.memory_layout)
     with own_buffers(low) as slot:
@@ -83,7 +74,9 @@ def issue_row_loads(
     ))  # fmt: skip
 
 
-def transpose_row_loads(low: Builder, layout: Layout, rows: Tile, transpose: WarpTranspose) -> Tile:
+def transpose_row_loads(
+    low: Recording, layout: Layout, rows: Tile, transpose: WarpTranspose
+) -> Tile:
     """The tile in its accumulator layout."""
     made = low.new(rows.dtype, rows.shape, layout)
     with own_buffers(low) as slot:

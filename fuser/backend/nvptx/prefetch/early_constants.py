@@ -83,9 +83,8 @@ def request_constants(program: Program, most: int) -> Decision:
             ring.split(roles.producer)
             body, asks = roles.consumer, ring.ask()
             at = len(asks)
-            body.ops[:0] = [*asks, wait]
             assert isinstance(wait, ops.AwaitPrevious)
-            wait.trigger = False
+            body.ops[:0] = [*asks, dataclasses.replace(wait, trigger=False)]
     loads, copies = _lift(body, at, most)
     if copies:
         _trigger_after_copies(body)
@@ -143,8 +142,8 @@ def _trigger_after_copies(block: Block) -> None:
     after = block.ops.index(wait) + 1
     loop = next((n for n, op in enumerate(block.ops[after:], after) if op.blocks()), None)
     if loop is not None:
-        wait.trigger = False
         block.ops.insert(loop, ops.LaunchDependents())
+        block.ops[after - 1] = dataclasses.replace(wait, trigger=False)
 
 
 # the producer -------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ The early copies belong to the group that is committed first.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Container
 
 from fuser.backend.nvptx.analysis.decisions import Decision
@@ -72,11 +73,10 @@ def _split(body: Block, at: int) -> int:
     makers, moved = makers_of(after), dict[Op, None]()
     if not early or not all(take(op, makers, moved) for op in early):
         return 0
-    front, rest = Block(), Block()
+    front, rest = Block(), Block([], [op for op in after if op in early or op not in moved])
     for op in after:
         if op in moved:
-            front.ops += cloned([op], ".early", {}) if op in early else [op]
-    rest.ops = [op for op in after if op in early or op not in moved]
+            front.ops.extend(cloned([op], ".early", {}) if op in early else [op])
     copies = _where_settled(front, True)
     _where_settled(rest, False, early)
     body.ops[at:] = [*front.ops, body.ops[at], *rest.ops]
@@ -105,12 +105,12 @@ def _where_settled(body: Block, holds: bool, among: Container[Op] | None = None)
         copies += 1
         condition = op.settled
         if not holds:
-            op.settled = None
+            op = dataclasses.replace(op, settled=None)
             opposite = f"{condition}.not"
             made.append(Integer(fn="xor", type="i1", operands=(condition, 1), names=(opposite,)))
             condition = opposite
         made.append(ops.Where(condition=condition, body=Block([], [op])))
-    body.ops = made
+    body.ops[:] = made
     return copies
 
 
@@ -118,10 +118,10 @@ def _forget(block: Block, *, before: bool) -> None:
     """Drop the conditions of copies, of those after the wait if it is still to come, with what
     they are made of."""
     changed = False
-    for op in block.ops:
+    for at, op in enumerate(block.ops):
         before = before and not isinstance(op, ops.AwaitPrevious)
         if isinstance(op, ops.CopyAsync) and op.settled is not None and not before:
-            op.settled, changed = None, True
+            block.ops[at], changed = dataclasses.replace(op, settled=None), True
         for inner in op.blocks():
             _forget(inner, before=before)
     if changed:

@@ -65,7 +65,8 @@ def _ahead(loop: ops.For) -> int:
         return 0
     loads, _ = movable(loop, MAX_WORDS, _is_constant, chained=True)
     for load in loads:
-        load.stage, loop.unroll = -1, 2
+        load.schedule(-1)
+        loop.overlap(unroll=2)
     return len(loads)
 
 

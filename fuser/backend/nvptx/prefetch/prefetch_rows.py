@@ -55,7 +55,8 @@ def prefetch_rows(
         _through_shared(program, block, loop, copied, moved)
     for load in kept:
         uses = [at for at, op in enumerate(body[:-1], start=1) if load.tile in read_by(op)]
-        load.stage, load.order, load.where = -1, max(uses, default=0), 1
+        load.schedule(-1, max(uses, default=0))
+        load.guard(1)
     return len(kept) + len(copied)
 
 
@@ -117,4 +118,4 @@ def _through_shared(
     rest = [reads.get(op, op) for op in loop.body.ops if op not in made]
     loop.body.ops[:] = [*made, *copies, ops.WaitCopies(), *rest]
     for op in copies:
-        op.order = loop.body.ops.index(reads[loads[-1]]) + 1
+        op.schedule(op.stage, loop.body.ops.index(reads[loads[-1]]) + 1)

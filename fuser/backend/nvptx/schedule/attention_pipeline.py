@@ -44,16 +44,13 @@ from fuser.tilegen.value import Value
 
 def _always(condition: ops.Map) -> ops.Full:
     """The constant that a condition is."""
-    full = ops.Full(value=True, shape=condition.result.shape, dtype=condition.result.dtype)
-    full.results = condition.results
-    return full
+    made = condition.result
+    return ops.Full(value=True, shape=made.shape, dtype=made.dtype, results=condition.results)
 
 
 def _reduced(op: ops.Reduce, x: Value) -> ops.Reduce:
     """The same reduction of another value."""
-    other = ops.Reduce(fn=op.fn, x=x, axis=op.axis)
-    other.results = op.results
-    return other
+    return ops.Reduce(fn=op.fn, x=x, axis=op.axis, results=op.results)
 
 
 # code ---------------------------------------------------------------------------------------------
@@ -78,9 +75,9 @@ class AttentionPipeline:
         self.masks = MaskPeeling(low, chain, self.loop)
         self._carried: list[Operand] = []
         # a way through shared memory would wait for the data before anything is issued
-        low.direct.update(plain_loads(low, chain.head + chain.beneath))
+        low.copies.direct.update(plain_loads(low.assignment, chain.head + chain.beneath))
         asked = low.kernel.schedule.ping_pong
-        one_ring = len({other.leader or other for other in low.streams.values()}) == 1
+        one_ring = len({other.leader or other for other in low.producer.streams.values()}) == 1
         self.ping_pong = (
             low.warps == 8 and one_ring and self.loop in low.kernel.body.ops
             and (PING_PONG if asked is None else asked)
@@ -95,7 +92,7 @@ class AttentionPipeline:
             self._start_ping_pong()
         if certain:
             finals, end = self._pipelined(start, stop, inits)
-            self.stream.ring = end
+            self.stream.turn(end)
             return finals
         some = e.compare("slt", start, stop)
         names = (e.name_of(), e.name_of()) if self.stream.goes_on else ()
@@ -109,7 +106,7 @@ class AttentionPipeline:
         low.do(gpu.Yield(scalars=end if names else (), values=tuple(finals)))
         region.following()
         if names:
-            self.stream.ring = names
+            self.stream.turn(names)
         consumer_warps.give_back(low)
         return list(results)
 
@@ -157,7 +154,7 @@ class AttentionPipeline:
             body=ir.Block(), results=tuple(low.like(tile) for tile in inits),
         )  # fmt: skip
         region = low.region(loop)
-        self.stream.stage, self.stream.phase = stage, phase
+        self.stream.enter(stage, phase)
         for condition in certainties:
             low.env[condition.result] = _always(condition)
         self._certain = set(certainties)
@@ -185,7 +182,7 @@ class AttentionPipeline:
         """One iteration; without words the first, which has no matmul to add."""
         low, chain, stream = self.low, self.chain, self.stream
         if words is None:
-            stream.stage, stream.phase = stream.ring
+            stream.enter(*stream.ring)
         low.env[self.loop.body.params[0]] = variable
         for position, param in enumerate(self.loop.body.params[1:]):
             if position != chain.position:
@@ -201,8 +198,7 @@ class AttentionPipeline:
         scores = low.tile(chain.first.acc, plan.accumulator)
         for channel in chain.keys + chain.beside:
             wait_barrier(low, stream.full(low, channel, stream.stage), stream.phase)
-            channel.waited = channel.release_later = True
-            channel.done = 0  # of the reads of this iteration
+            channel.begin(waited=True, release_later=True)
         added: Tile | None = None
         if words is not None and previous is not None:
             value = self._values(previous)
@@ -226,7 +222,7 @@ class AttentionPipeline:
             elif op not in self._certain:
                 low.op(op)
         for channel in chain.beside:  # now, so that reads may stand beside their uses
-            channel.release_later = False
+            channel.release_now()
             consumer_warps.after_read(low, stream, channel)
         total = carried[chain.position]
         if added is not None and previous is not None:
@@ -315,7 +311,7 @@ class AttentionPipeline:
         low = self.low
         for load, tile in zip(channel.loads, channel.tiles, strict=True):
             low.env[load.result] = tile.at_stage(low.scalars.times(stage, tile.bytes))
-            low.piped.add(load)
+            low.copies.piped.add(load)
 
     def _release(self, channels: list[Channel], stage: Operand) -> None:
         for channel in channels:
@@ -332,7 +328,7 @@ class AttentionPipeline:
     def _start_ping_pong(self) -> None:
         """Let the first warp group begin, in the first of the loops; those after it go on."""
         e = self.e
-        self.low.producer.ping_pong = True
+        self.low.producer.begin_ping_pong()
         first: Operand = e.head.compare("ult", e.tid, 128)
         if self.low.scheduler.blocks:  # later programs go on from the phase that is left
             fresh = e.compare("ult", self.low.producer.program_number, self.low.scheduler.blocks)

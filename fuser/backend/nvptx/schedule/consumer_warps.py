@@ -9,6 +9,7 @@ from fuser.backend.nvptx.cluster.loop_bounds import has_iterations
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand, SharedTile, Tile
 from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.schedule.producer_ring import (
     Channel,
     Stream,
@@ -46,7 +47,7 @@ def start_sums(low: Builder, stream: Stream, inits: list[Tile]) -> None:
             inits[place] = low.add(gpu.Undefined(results=(low.like(inits[place]),)))
 
 
-def is_zero(low: Builder, value: Value) -> bool:
+def is_zero(low: Recording, value: Value) -> bool:
     """Whether a value is a constant zero."""
     entry = low.env.get(value)
     return isinstance(entry, ops.Full) and entry.value == 0
@@ -54,7 +55,7 @@ def is_zero(low: Builder, value: Value) -> bool:
 
 def keeps_sums(low: Builder, op: ops.Dot) -> Operand:
     """A condition that holds where a dot in a stream adds to the sums of earlier iterations."""
-    for stream in low.streams.values():
+    for stream in low.producer.streams.values():
         if op in stream.fresh:
             return low.scalars.compare("ne", stream.variable, stream.first)
     return 1
@@ -70,19 +71,17 @@ def release(low: Builder, stream: Stream, channel: Channel, stage: Operand) -> N
 def begin_iteration(low: Builder, stream: Stream) -> None:
     """Bind the loads of an iteration to the current stage."""
     for channel in stream.channels:
-        channel.waited, channel.done = False, 0
+        channel.begin()
         for load, tile in zip(channel.loads, channel.tiles, strict=True):
             low.env[load.result] = tile.at_stage(low.scalars.times(stream.stage, tile.bytes))
-            low.piped.add(load)
+            low.copies.piped.add(load)
 
 
 def before_dot(low: Builder, op: ops.Dot) -> None:
     """Wait for the operands that the producer fetches (all that one group of dots needs)."""
     group = group_of(low, op) or [op]
     for stream, channel in dict.fromkeys(pair for dot in group for pair in _channels(low, dot)):
-        if not channel.waited:
-            wait_barrier(low, stream.full(low, channel, stream.stage), stream.phase)
-            channel.waited = True
+        stream.await_stage(low, channel)
 
 
 def after_dot(low: Builder, op: ops.Dot) -> None:
@@ -91,19 +90,17 @@ def after_dot(low: Builder, op: ops.Dot) -> None:
     for stream, channel in dict.fromkeys(
         pair for dot in group or [op] for pair in _channels(low, dot)
     ):
-        channel.done += 1
+        channel.use()
         if group or stream.deferred is op or channel.done == channel.uses:
             release(low, stream, channel, stream.stage)
 
 
 def before_read(low: Builder, value: Value) -> tuple[Stream, Channel] | None:
     """Wait for what the producer fetches for registers; where it comes from, if it does."""
-    for stream in low.streams.values():
+    for stream in low.producer.streams.values():
         for channel in stream.channels:
             if any(load.result is value for load in channel.loads):
-                if not channel.waited:
-                    wait_barrier(low, stream.full(low, channel, stream.stage), stream.phase)
-                    channel.waited = True
+                stream.await_stage(low, channel)
                 return stream, channel
     return None
 
@@ -114,7 +111,7 @@ def after_read(low: Builder, stream: Stream, channel: Channel) -> None:
         dot is stream.deferred or dot in stream.group for dot in channel.dots
     ):
         return
-    channel.done += 1
+    channel.use()
     assert channel.done <= channel.uses, "a stage is read after it was given back"
     if channel.done == channel.uses:
         if not channel.read:
@@ -125,7 +122,7 @@ def after_read(low: Builder, stream: Stream, channel: Channel) -> None:
 def _channels(low: Builder, op: ops.Dot) -> list[tuple[Stream, Channel]]:
     return [
         (stream, channel)
-        for stream in low.streams.values()
+        for stream in low.producer.streams.values()
         for channel in stream.channels
         if op in channel.dots
     ]
@@ -133,4 +130,4 @@ def _channels(low: Builder, op: ops.Dot) -> list[tuple[Stream, Channel]]:
 
 def group_of(low: Builder, op: ops.Dot) -> list[ops.Dot]:
     """The dots that are issued together with this one; empty where it is alone."""
-    return next((s.group for s in low.streams.values() if op in s.group), [])
+    return next((s.group for s in low.producer.streams.values() if op in s.group), [])

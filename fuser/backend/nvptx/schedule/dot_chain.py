@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass, field
 
 from fuser.backend.nvptx.ir.layouts import in_registers
-from fuser.backend.nvptx.layouts.assignment import lookups_of
-from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.layouts.assignment import Assignment, lookups_of
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.schedule.producer_ring import Channel, Stream
 from fuser.graph.sizes import size_hint
 from fuser.tilegen import ops
@@ -45,7 +45,7 @@ class DotChain:
     exact: dict[Op, Value] = field(default_factory=dict)
 
 
-def find_dot_chain(low: Builder, stream: Stream) -> DotChain | None:
+def find_dot_chain(low: Recording, stream: Stream) -> DotChain | None:
     """The chain of a stream's loop, or None where it has another shape."""
     plan, loop = low.assignment, stream.loop
     body, last = loop.body.ops, loop.body.ops[-1]
@@ -76,7 +76,7 @@ def find_dot_chain(low: Builder, stream: Stream) -> DotChain | None:
     if set(first.operands()) & (on_carried | on_scores) or second.acc not in on_total:
         return None
     values = _needed(body, second.b)
-    on_loads = _on_loads(low, stream)
+    on_loads = _on_loads(low.assignment, stream)
     chain = DotChain(first, second, cast, position, [], [], [], [], values, [], [], [])
     tiles = {value for value in _fetched(stream) if len(value.shape) == 2}
     late = on_scores | _dependent(body, tiles)
@@ -88,7 +88,7 @@ def find_dot_chain(low: Builder, stream: Stream) -> DotChain | None:
                 return None
             chain.scale.append(op)
         elif not late & {*op.operands(), *op.results} and _fits_beneath(
-            low, op, on_carried | on_loads
+            low.assignment, op, on_carried | on_loads
         ):
             chain.beneath.append(op)
         elif op is first or not set(op.results) & (on_scores | on_carried | on_loads):
@@ -113,11 +113,11 @@ def find_dot_chain(low: Builder, stream: Stream) -> DotChain | None:
         else:
             return None
     chain.exact = _exact_maxima(low, chain, on_scores)
-    chain.steady = _steady_factor(low, chain, total, loop)
+    chain.steady = _steady_factor(low.assignment, chain, total, loop)
     return chain if chain.keys and chain.others else None
 
 
-def _exact_maxima(low: Builder, chain: DotChain, on_scores: set[Value]) -> dict[Op, Value]:
+def _exact_maxima(low: Recording, chain: DotChain, on_scores: set[Value]) -> dict[Op, Value]:
     """For row maxima of select(condition, bound, -inf): select(condition, scores, -inf), which do
     where the condition is needed, and are cheaper there. Only where the schedule says that such
     maxima are bounds of the scores, any of which a softmax may subtract."""
@@ -133,21 +133,23 @@ def _exact_maxima(low: Builder, chain: DotChain, on_scores: set[Value]) -> dict[
             continue
         for other in masked:
             alike = other.args[0] is bound.args[0] and other.args[1] in on_scores
-            if alike and bound.args[1] not in on_scores and _hides(low, other, bound):
+            if alike and bound.args[1] not in on_scores and _hides(low.assignment, other, bound):
                 found[op] = other.result
     return found
 
 
-def _hides(low: Builder, *selects: ops.Map) -> bool:
+def _hides(assignment: Assignment, *selects: ops.Map) -> bool:
     """Whether what is not selected is -inf."""
-    makers = [low.assignment.makers.get(op.args[2]) for op in selects]
+    makers = [assignment.makers.get(op.args[2]) for op in selects]
     return all(isinstance(maker, ops.Full) and maker.value == -math.inf for maker in makers)
 
 
-def _steady_factor(low: Builder, chain: DotChain, total: Value, loop: ops.For) -> Value | None:
+def _steady_factor(
+    assignment: Assignment, chain: DotChain, total: Value, loop: ops.For
+) -> Value | None:
     """The factor of total * factor, the only code of the carried sum, where the factor is
     exp(old - ...) of a carried value that stays what it is where a condition holds."""
-    makers = low.assignment.makers
+    makers = assignment.makers
     if len(chain.scale) != 1 or chain.second.acc not in chain.scale[0].results:
         return None
     (scale,) = chain.scale
@@ -170,27 +172,27 @@ def _steady_factor(low: Builder, chain: DotChain, total: Value, loop: ops.For) -
     return factor if stays else None
 
 
-def _pays(low: Builder, loop: ops.For, second: ops.Dot) -> bool:
+def _pays(low: Recording, loop: ops.For, second: ops.Dot) -> bool:
     """Small blocks that share a multiprocessor overlap with one another, and the registers of a
     pipelined loop would leave room for fewer, those for tiles that the score code loads above
     all."""
-    if low.warps != 8 and plain_loads(low, loop.body.ops):
+    if low.warps != 8 and plain_loads(low.assignment, loop.body.ops):
         return False
     alone = math.prod(map(size_hint, low.kernel.grid)) <= low.target.units
     return low.warps >= 8 or alone or second.b.shape[1] >= 128
 
 
-def plain_loads(low: Builder, body: list[Op]) -> list[ops.Load]:
+def plain_loads(assignment: Assignment, body: list[Op]) -> list[ops.Load]:
     """Loads into registers, as of a mask."""
-    staged = low.assignment.staged
+    staged = assignment.staged
     return [op for op in body if isinstance(op, ops.Load) and op not in staged]
 
 
-def _on_loads(low: Builder, stream: Stream) -> set[Value]:
+def _on_loads(assignment: Assignment, stream: Stream) -> set[Value]:
     """What is computed from loads into registers, which begin before the matmuls are issued, or
     from what is fetched for registers."""
     body = stream.loop.body.ops
-    loads = {op.result for op in plain_loads(low, body)} | _fetched(stream)
+    loads = {op.result for op in plain_loads(assignment, body)} | _fetched(stream)
     return _dependent(body, loads) - loads
 
 
@@ -199,12 +201,12 @@ def _fetched(stream: Stream) -> set[Value]:
     return {op.result for channel in stream.channels if not channel.dots for op in channel.loads}
 
 
-def _fits_beneath(low: Builder, op: Op, candidates: set[Value]) -> bool:
+def _fits_beneath(assignment: Assignment, op: Op, candidates: set[Value]) -> bool:
     """Whether an op's code may stand between the issue of matmuls and the wait for them: straight,
     of tiles of one axis. Shuffles there, or more registers, and ptxas serialises the matmuls.
     candidates: what is made of loads or carried values."""
     if isinstance(op, ops.Load):
-        straight = op.pad is None and op not in low.assignment.staged and not lookups_of(op)
+        straight = op.pad is None and op not in assignment.staged and not lookups_of(op)
     else:
         straight = isinstance(op, STRAIGHT) and not isinstance(op, ops.Reduce)
         straight = straight and bool(candidates & set(op.results))
@@ -236,7 +238,7 @@ def _inputs(items: list[Op]) -> set[Value]:
     return {value for op in items for value in op.operands()}
 
 
-def _within_warp(low: Builder, op: Op) -> bool:
+def _within_warp(low: Recording, op: Op) -> bool:
     """Whether a reduction needs no shared memory."""
     if not isinstance(op, ops.Reduce):
         return True

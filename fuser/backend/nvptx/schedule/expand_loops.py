@@ -49,7 +49,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from fuser.backend.nvptx.ir import ops
-from fuser.backend.nvptx.ir.loops import end_of, step_of, take_two
+from fuser.backend.nvptx.ir.loops import step_of, take_two
 from fuser.backend.nvptx.ir.op import Block, Integer, Op
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.rewrite import at_stages, cloned
@@ -101,9 +101,9 @@ def arrivals(body: Sequence[Op]) -> int:
 
 def _take_two(block: Block, loop: ops.For) -> None:
     """Make two iterations one, where nobody reads the scalars of the last one after the loop."""
-    loop.unroll = 1
+    loop.overlap(unroll=1)
     at = block.ops.index(loop)
-    scalars = {*loop.scalars, *end_of(loop).scalars}
+    scalars = {*loop.scalars, *loop.end.scalars}
     if not any(scalars & read_by(op) for op in block.ops[at + 1 :]):
         block.ops[at:at] = take_two(loop)
 
@@ -126,8 +126,7 @@ class _Expansion:
         targets = [op.target for op in self.early if isinstance(op, ops.CopyAsync)]
         self.ring = {tile.slot: tile.bytes for tile in targets}
         self.stage = f"{self.variable}.stage" if self.ring else [*loop.scalars, ""][1]
-        self.recorder = Recorder()
-        self.recorder.origin = loop.origin
+        self.recorder = Recorder(loop.origin)
         self.e = Scalars(self.recorder, f"{self.variable}.")
 
     def run(self) -> dict[int, list[Op]]:
@@ -146,17 +145,15 @@ class _Expansion:
             self.issue(depth)
         for op, (*inits, following) in self.loaded.items():
             tiles = [op.tile, *(_named(op.tile, f"in{n}") for n in range(1, len(inits)))]
-            loop.params += tuple(tiles)
-            loop.inits += tuple(inits)
-            loop.results += tuple(_named(tile, "last") for tile in tiles)
-            end_of(loop).values += (*tiles[1:], following)
+            results = (_named(tile, "last") for tile in tiles)
+            loop.carry(tiles, inits, (*tiles[1:], following), results)
         if self.ring:
             self.count_stages()
         if self.late:
             self.finish()
         loop.body.ops[:] = self.steady()
         if self.ring or self.late:
-            loop.stages, loop.goes_on = 1, False
+            loop.overlap(stages=1, goes_on=False)
         return self.places
 
     def steady(self) -> list[Op]:
@@ -221,7 +218,8 @@ class _Expansion:
         region = Region(self.recorder, where) if some != 1 else None
         for op in cloned(self.made_of(copies), suffix, {self.variable: variable}):
             if isinstance(op, ops.CopyAsync):
-                op.target = op.target.at_stage(self.e.times(stage, op.target.bytes))
+                target = op.target.at_stage(self.e.times(stage, op.target.bytes))
+                op = dataclasses.replace(op, target=target)
             self.recorder.add(_own(op))
         if region is not None:
             region.following()
@@ -236,7 +234,7 @@ class _Expansion:
                 if op in rest:
                     self.loaded[op].append(other.tile)
                 if other.where is not None or not self.loop.certain:
-                    other.where = None if some == 1 else some
+                    other.guard(None if some == 1 else some)
             place = other.order if isinstance(other, ops.Scheduled) else 0
             yield place, _own(other)
 
@@ -246,7 +244,7 @@ class _Expansion:
             if isinstance(op, ops.CommitCopies) and op.stage:
                 waits = enumerate(self.body[place:], place)
                 at, wait = next((n, o) for n, o in waits if isinstance(o, ops.WaitCopies))
-                wait.pending += -op.stage - (at < op.order)
+                wait.leave(wait.pending - op.stage - (at < op.order))
 
     def stage_at(self, ahead: int) -> Operand:
         """The stage of the ring so many iterations ahead."""
@@ -261,23 +259,23 @@ class _Expansion:
         for op in self.body:
             at_stages(op, current)
         self.put(min(op.order for op in self.early if isinstance(op, _COPIES)))
-        loop.scalars, loop.firsts = (*loop.scalars, self.stage), (*loop.firsts, 0)
         more = e.compute("add", self.stage, 1)
         wraps = e.compare("eq", more, loop.stages)
-        end_of(loop).scalars += (e.pick(wraps, 0, more),)
+        loop.carry_scalar(self.stage, 0, e.pick(wraps, 0, more))
         self.put(len(self.body) - 1)
 
     # late ops -------------------------------------------------------------------------------------
 
     def finish(self) -> None:
         """Wait for matmuls, and give their stage back, an iteration later; or after the loop."""
-        loop, end = self.loop, end_of(self.loop)
+        loop, end = self.loop, self.loop.end
         wait, *arriving = self.late
         assert isinstance(wait, ops.WgmmaWait)
-        wait.stage, wait.pending = 0, wait.stage
+        wait.leave(wait.stage)
+        wait.schedule()
         results = zip(loop.results, end.values, strict=True)
         flying = {tile: _named(tile, "flying") for tile, last in results if last in wait.results}
-        loop.results = tuple(flying.get(tile, tile) for tile in loop.results)
+        loop.give(flying.get(tile, tile) for tile in loop.results)
         self.recorder.add(ops.WgmmaWait(values=tuple(flying.values()), results=tuple(flying)))
         given = [
             op for op in arriving if not isinstance(op, ops.MbarrierArrive) or op.block is not None
@@ -298,14 +296,14 @@ class _Expansion:
         before = e.pick(first, self.loop.stages - 1, e.compute("sub", stage, 1))
         for op in cloned(self.made_of(arriving), suffix, {self.stage: before}):
             if isinstance(op, ops.MbarrierArrive) and some is not None:
-                op.condition = e.compute("and", op.condition, some, "i1")
+                op = dataclasses.replace(op, condition=e.compute("and", op.condition, some, "i1"))
             self.recorder.add(_own(op))
 
 
 def _own(op: Op) -> Op:
     """An op that is of its own iteration from now on."""
     if isinstance(op, ops.Scheduled):
-        op.stage = op.order = 0
+        op.schedule()
     return op
 
 

@@ -64,10 +64,10 @@ def lower_for(low: Builder, op: ops.For) -> None:
         for result, final in zip(op.results, yielded(low, op.body, inits), strict=True):
             low.env[result] = final
         return
-    stream = low.streams.get(op)
+    stream = low.producer.streams.get(op)
     pipeline = None if stream else plan_pipeline(low, op)
     # copies from before the loop are older than those of its body: who waits for these has those
-    pending = low.copies_pending and pipeline is not None
+    pending = low.copies.pending and pipeline is not None
     if not pending:
         land_copies(low)
     if stream and stream.split:
@@ -98,7 +98,7 @@ def lower_for(low: Builder, op: ops.For) -> None:
         stage, phase = e.name_of(), e.name_of()
         scalars += [stage, phase]
         firsts += stream.ring
-    rings = CarriedRings(low, low.streams.values(), op)
+    rings = CarriedRings(low, low.producer.streams.values(), op)
     scalars += rings.names
     firsts += rings.firsts
     ring = pipeline or (stream if stream and stream.in_flight else None)
@@ -116,18 +116,18 @@ def lower_for(low: Builder, op: ops.For) -> None:
     for param, phi in zip(carried, phis, strict=True):
         low.env[param] = phi
     if stream:
-        stream.stage, stream.phase = stage, phase
-        stream.first, stream.variable = start, variable
+        stream.enter(stage, phase)
+        stream.count(start, variable)
         consumer_warps.begin_iteration(low, stream)
     elif pipeline:
         _issue_copies(low, pipeline)
         schedule_copies(loop, pipeline)
-        low.copies_pending = False
+        low.copies.await_later(False)
     low.block(op.body)
     results = yielded(low, op.body, inits)
     following: list[Operand] = [e.compute("add", variable, op.step)]
     if stream:
-        stream.ring = advance(low, stream, stage, phase)
+        stream.turn(advance(low, stream, stage, phase))
         following += stream.ring
     following += rings.ends()
     low.do(gpu.Yield(scalars=tuple(following), values=tuple(results)))
@@ -136,8 +136,8 @@ def lower_for(low: Builder, op: ops.For) -> None:
     if not certain:
         rings.leave()
     if stream and not certain:
-        stream.ring = stage, phase
-    low.copies_pending = pending  # there may have been no iteration
+        stream.turn((stage, phase))
+    low.copies.await_later(pending)  # there may have been no iteration
     if stream:
         arrive_order_barrier(low, stream)
         _free_ring(low, stream)
@@ -151,7 +151,7 @@ def lower_for(low: Builder, op: ops.For) -> None:
 def _free_ring(low: Builder, stream: Stream) -> None:
     """Others may have the buffers of a loop, after the last loop that uses them."""
     leader = stream.leader or stream
-    if stream is [s for s in low.streams.values() if leader in (s, s.leader)][-1]:
+    if stream is [s for s in low.producer.streams.values() if leader in (s, s.leader)][-1]:
         for channel in stream.channels:
             for buffer in channel.tiles:
                 low.shared.free(buffer.slot)
@@ -183,13 +183,15 @@ def _prepare_operands(low: Builder, body: Block) -> None:
     inside |= {value for op in body.walk() for block in op.blocks() for value in block.params}
     inside |= set(body.params)
     for op in body.walk():
-        if not isinstance(op, ops.Dot) or low.frugal or low.assignment.dots[op].kind == "fma":
+        if low.attempt.frugal or not isinstance(op, ops.Dot):
+            continue
+        if low.assignment.dots[op].kind == "fma":
             continue
         for role in ("a", "b"):
             value = getattr(op, role)
             if value not in inside and isinstance(entry := low.env.get(value), Tile):
                 plan = low.assignment.dots[op]
-                low.bindings.prepare(entry, role, plan, operand(low, op, role))
+                low.env.prepare(entry, role, plan, operand(low, op, role))
 
 
 def _issue_copies(low: Builder, plan: Pipeline) -> None:
@@ -201,7 +203,7 @@ def _issue_copies(low: Builder, plan: Pipeline) -> None:
         low.env[load.result] = tile
     commit_copies(low)
     wait_copies(low, 0)
-    low.piped.update(plan.loads)
+    low.copies.piped.update(plan.loads)
 
 
 # branches -----------------------------------------------------------------------------------------
@@ -210,7 +212,7 @@ def _issue_copies(low: Builder, plan: Pipeline) -> None:
 def lower_if(low: Builder, op: ops.If) -> None:
     """A branch that every thread of the program takes alike."""
     land_copies(low)
-    condition = low.tile(op.condition, low.scalar_layout)
+    condition = low.tile(op.condition, low.assignment.scalar_layout)
     results = [low.new(r.dtype, r.shape, low.layout(r), r.name) for r in op.results]
     region = low.region(
         gpu.If(condition=condition, then=ir.Block(), other=ir.Block(), results=tuple(results))

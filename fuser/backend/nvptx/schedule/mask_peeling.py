@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fuser.backend.nvptx.ir.values import Operand
+from fuser.backend.nvptx.layouts.assignment import Assignment
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.schedule.dot_chain import DotChain
 from fuser.graph import walks
@@ -51,7 +52,9 @@ class MaskPeeling:
 
     def __init__(self, low: Builder, chain: DotChain, loop: ops.For) -> None:
         self.low, self.loop = low, loop
-        self.by_group = loop.step < chain.first.a.shape[0] and _groups_have_rows(low, chain)
+        self.by_group = loop.step < chain.first.a.shape[0] and _groups_have_rows(
+            low.assignment, chain
+        )
         self.found = {side: self._bounds_of(chain, side) for side in (-1, 1)}
 
     def limit(self, side: int) -> tuple[Operand | None, list[ops.Map]]:
@@ -148,9 +151,9 @@ class MaskPeeling:
         return _Extreme(result, rows)
 
 
-def _groups_have_rows(low: Builder, chain: DotChain) -> bool:
+def _groups_have_rows(assignment: Assignment, chain: DotChain) -> bool:
     """Whether each warp group has GROUP_ROWS neighbouring rows of the scores."""
-    layout = low.assignment.dots[chain.first].accumulator
+    layout = assignment.dots[chain.first].accumulator
     rows = [basis[0] for basis in layout.bits]
     expected = [GROUP_ROWS << bit for bit in range(len(rows) - 7)]
     inside = max(offset[0] for offset in layout.regs) + sum(rows[:7]) < GROUP_ROWS

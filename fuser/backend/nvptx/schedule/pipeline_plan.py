@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import SharedTile
-from fuser.backend.nvptx.layouts.assignment import is_tile, lone_dot
+from fuser.backend.nvptx.layouts.assignment import Assignment, is_tile, lone_dot
 from fuser.backend.nvptx.layouts.dot_plan import runs_on
 from fuser.backend.nvptx.lowering.builder import Builder
 from fuser.backend.nvptx.lowering.masks import can_remake
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.memory.operand_staging import shared_tile_for
 from fuser.graph.units import byte_size
 from fuser.tilegen import ops
@@ -51,17 +52,17 @@ def schedule_copies(loop: gpu.For, plan: Pipeline) -> None:
     """Let the copies that a body begins with, and waits for, go ahead, after its own wait."""
     for op in loop.body.ops:
         if isinstance(op, gpu.CopyAsync | gpu.CommitCopies):
-            op.stage, op.order = -plan.ahead, len(loop.body.ops)
+            op.schedule(-plan.ahead, len(loop.body.ops))
 
 
 def _planned(low: Builder, op: ops.For) -> Pipeline | str:
     """The pipeline of a loop, or why there is none."""
     # through registers one tile is on its way while another is multiplied
-    wanted = low.stages if low.target.async_copies else min(low.stages, 2)
+    wanted = low.attempt.stages if low.target.async_copies else min(low.attempt.stages, 2)
     makers = low.assignment.makers
     if wanted < 2:
         return f"{wanted} stages let nothing run ahead"
-    looked_up = _tiles_of_addresses(low, op)
+    looked_up = _tiles_of_addresses(low.assignment, op)
     ahead: set[Value] = {op.body.params[0]}
     usable: list[Op] = []
     local = {value for item in op.body.ops for value in item.results} | set(op.body.params[1:])
@@ -96,20 +97,20 @@ def _planned(low: Builder, op: ops.For) -> Pipeline | str:
             low.shared.cancel(tile.slot)
         return f"two stages of {byte_size(stage_bytes)} do not fit shared memory"
     for tile in tiles:
-        tile.slot.bytes = tile.bytes * stages
+        tile.slot.resize(tile.bytes * stages)
     if flies and stages > 2:
         # the matmuls of an iteration may run on into the next one, so one more stage is in use
         return Pipeline(loads, usable, tiles, stages, stages - 2, in_flight=1)
     return Pipeline(loads, usable, tiles, stages, stages - 1)
 
 
-def _as_many_blocks(low: Builder, bytes: int, more: int) -> bool:
+def _as_many_blocks(low: Recording, bytes: int, more: int) -> bool:
     """Whether a multiprocessor has shared memory for as many blocks with more bytes of each."""
     before, after = (low.target.shared_bytes // (size + 1024) for size in (bytes, bytes + more))
     return before == after > 0
 
 
-def _is_scalar(low: Builder, op: Op) -> bool:
+def _is_scalar(low: Recording, op: Op) -> bool:
     """Whether an op is arithmetic of scalars, which a later iteration's can be done ahead of."""
     if isinstance(op, ops.IndexTile) and not is_tile(op.result):
         return True
@@ -117,7 +118,7 @@ def _is_scalar(low: Builder, op: Op) -> bool:
     return low.caller and isinstance(op, pure) and not op.result.shape
 
 
-def _tiles_of_addresses(low: Builder, loop: ops.For) -> set[Value]:
+def _tiles_of_addresses(assignment: Assignment, loop: ops.For) -> set[Value]:
     """The tiles of a body that staged loads find their addresses in, and what those are made of:
     integers that are cheap to compute for a later iteration, such as rows times a stride."""
     inside = {value: item for item in loop.body.ops for value in item.results}
@@ -125,13 +126,13 @@ def _tiles_of_addresses(low: Builder, loop: ops.For) -> set[Value]:
     pending = [
         value
         for load in loop.body.ops
-        if isinstance(load, ops.Load) and load in low.assignment.staged
+        if isinstance(load, ops.Load) and load in assignment.staged
         for value in load.operands()
         if value.shape and value is not load.mask
     ]
     while pending:
         value = pending.pop()
-        if value in inside and can_remake(value, low.assignment.makers, lambda other: True):
+        if value in inside and can_remake(value, assignment.makers, lambda other: True):
             found.add(value)
             pending += inside[value].operands()
     return found

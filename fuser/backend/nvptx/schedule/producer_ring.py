@@ -40,6 +40,22 @@ class Channel:
     done: int = 0
     read: bool = False
 
+    def use_barriers(self, barriers: Slot) -> None:
+        """Let its stages come and go at barriers."""
+        self.barriers = barriers
+
+    def begin(self, waited: bool = False, release_later: bool = False) -> None:
+        """Begin an iteration: nothing is done with its stage yet."""
+        self.waited, self.release_later, self.done = waited, release_later, 0
+
+    def release_now(self) -> None:
+        """Let the next read give the stage back."""
+        self.release_later = False
+
+    def use(self) -> None:
+        """Count one of its uses."""
+        self.done += 1
+
     @property
     def bytes(self) -> int:
         return sum(tile.bytes for tile in self.tiles)
@@ -106,12 +122,31 @@ class Stream:
     def ring(self) -> Ring:
         return self._ring if self.leader is None else self.leader.ring
 
-    @ring.setter
-    def ring(self, ring: Ring) -> None:
+    def turn(self, ring: Ring) -> None:
+        """Let the ring be at a stage."""
         if self.leader is None:
             self._ring = ring
         else:
-            self.leader.ring = ring
+            self.leader.turn(ring)
+
+    def enter(self, stage: Operand, phase: Operand) -> None:
+        """Begin an iteration, at a stage."""
+        self.stage, self.phase = stage, phase
+
+    def count(self, first: Operand, variable: Operand) -> None:
+        """Let a variable count the iterations."""
+        self.first, self.variable = first, variable
+
+    def have_stages(self, stages: int, goes_on: bool) -> None:
+        """Let it have a ring of so many stages."""
+        self.stages = stages
+        self.goes_on |= goes_on
+
+    def follow(self, leader: Stream) -> None:
+        """Go on with the buffers and barriers of an earlier loop of the same form."""
+        self.leader, self.goes_on, leader.goes_on = leader, True, True
+        for channel, other in zip(self.channels, leader.channels, strict=True):
+            channel.tiles = other.tiles
 
     @property
     def forms(self) -> list[object]:
@@ -125,6 +160,12 @@ class Stream:
     def in_flight(self) -> int:
         """Groups of matmuls that may run on when an iteration ends."""
         return 1 if self.deferred or self.group else 0
+
+    def await_stage(self, low: Recording, channel: Channel) -> None:
+        """Wait until the stage of a channel has come, once an iteration."""
+        if not channel.waited:
+            wait_barrier(low, self.full(low, channel, self.stage), self.phase)
+            channel.waited = True
 
     def full(self, low: Recording, channel: Channel, stage: Operand) -> str:
         """The barrier of a stage that has come."""
@@ -197,7 +238,7 @@ class CarriedRings:
         self._streams = list(dict.fromkeys(found))
         self.firsts = self.ends()
         for stream in self._streams:
-            stream.ring = low.scalars.name_of(), low.scalars.name_of()
+            stream.turn((low.scalars.name_of(), low.scalars.name_of()))
         self._rings = [stream.ring for stream in self._streams]
         self.names = [str(name) for ring in self._rings for name in ring]
 
@@ -208,7 +249,7 @@ class CarriedRings:
     def leave(self) -> None:
         """After the loop, which may have had no iteration."""
         for stream, ring in zip(self._streams, self._rings, strict=True):
-            stream.ring = ring
+            stream.turn(ring)
 
 
 def wait_barrier(low: Recording, barrier: str, parity: Operand) -> None:

@@ -14,6 +14,7 @@ from fuser.backend.nvptx.ir import op as ir
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand
 from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.lowering.scalars import is_scalar_arithmetic
 from fuser.backend.nvptx.memory.tensor_map import fetch
 from fuser.backend.nvptx.memory.tma_boxes import Box
@@ -77,7 +78,7 @@ def _make_barriers(low: Builder) -> None:
     def make(barrier: str, count: int) -> None:
         low.do(gpu.MbarrierInit(barrier=barrier, count=count))
 
-    for stream in low.streams.values():
+    for stream in low.producer.streams.values():
         for channel in stream.channels:
             readers = channel.readers(low) * low.multicast.senders(channel)
             for stage in range(stream.stages if stream.leader is None else 0):
@@ -99,14 +100,14 @@ def _make_barriers(low: Builder) -> None:
 
 def _produce(low: Builder) -> None:
     """The producer's part: index arithmetic and the copies of every stream, in program order."""
-    with low.bindings.apart(low.kernel.scalars):
+    with low.env.apart(low.kernel.scalars):
         _produce_block(low, low.kernel.body)
 
 
 def _produce_block(low: Builder, block: Block) -> None:
     for op in block.ops:
-        if isinstance(op, ops.For) and op in low.streams:
-            _produce_stream(low, low.streams[op])
+        if isinstance(op, ops.For) and op in low.producer.streams:
+            _produce_stream(low, low.producer.streams[op])
         elif isinstance(op, ops.For) and op in low.producer.counters:
             _produce_loop(low, op)
         elif isinstance(op, ops.Load) and op in low.producer.resident:
@@ -117,12 +118,12 @@ def _produce_block(low: Builder, block: Block) -> None:
 
 def _produce_loop(low: Builder, loop: ops.For) -> None:
     """A loop around streams, with the integers that it carries and the rings of the streams."""
-    e, carried, layout = low.scalars, low.producer.counters[loop], low.scalar_layout
+    e, carried, layout = low.scalars, low.producer.counters[loop], low.assignment.scalar_layout
     start, stop = bounds(low, loop)
     inits = tuple(low.tile(loop.inits[at], layout) for at in carried)
     params = tuple(low.like(init) for init in inits)
     variable = e.name_of()
-    rings = CarriedRings(low, low.streams.values(), loop)
+    rings = CarriedRings(low, low.producer.streams.values(), loop)
     region = low.region(gpu.For(
         stop=stop, scalars=(variable, *rings.names), firsts=(start, *rings.firsts),
         params=params, inits=inits, body=ir.Block(), results=tuple(low.like(i) for i in inits),
@@ -142,7 +143,7 @@ def _produce_loop(low: Builder, loop: ops.For) -> None:
 def _await_last(low: Builder) -> None:
     """Wait until the last stages that went to several blocks are empty in all of them."""
     e = low.scalars
-    for stream in low.streams.values():
+    for stream in low.producer.streams.values():
         stage, phase = stream.ring
         for channel in low.multicast.sends(stream):
             for ahead in range(stream.stages):
@@ -192,10 +193,10 @@ def _produce_stream(low: Builder, stream: Stream) -> None:
     following = e.compute("add", variable, loop.step)
     low.do(gpu.Yield(scalars=(following, *advance(low, stream, stage, phase))))
     region.following()
-    stream.ring = (stage, phase)
+    stream.turn((stage, phase))
 
 
-def _is_edge_tile(low: Builder, channel: Channel) -> list[Operand]:
+def _is_edge_tile(low: Recording, channel: Channel) -> list[Operand]:
     """Of each load, whether its tile is the last, and has fewer rows than the others."""
     found: list[Operand] = []
     for source, tile in zip(channel.sources, channel.tiles, strict=True):
@@ -208,7 +209,7 @@ def _is_edge_tile(low: Builder, channel: Channel) -> list[Operand]:
     return found
 
 
-def _bytes_coming(low: Builder, channel: Channel, is_edge: list[Operand]) -> Operand:
+def _bytes_coming(low: Recording, channel: Channel, is_edge: list[Operand]) -> Operand:
     """The bytes that come in a stage."""
     e, coming = low.scalars, channel.arriving
     found: Operand = coming

@@ -12,6 +12,7 @@ from dataclasses import replace
 from fuser.backend.nvptx.ir.values import tile_bytes
 from fuser.backend.nvptx.ir.warp_transpose import BUFFER
 from fuser.backend.nvptx.layouts.assignment import (
+    Assignment,
     accumulates,
     lone_dot,
     shared_values,
@@ -19,6 +20,7 @@ from fuser.backend.nvptx.layouts.assignment import (
 )
 from fuser.backend.nvptx.layouts.dot_plan import runs_on
 from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.lowering.scalars import is_scalar_arithmetic
 from fuser.backend.nvptx.memory.operand_staging import shared_tile_for
 from fuser.backend.nvptx.memory.tensor_map import add_map, are_summed, edge_rows, filled_rows
@@ -78,14 +80,14 @@ def _planned(low: Builder, stages: int) -> dict[ops.For, Stream] | str:
     if why:
         return why
     first = [op for op in kernel.body.ops if isinstance(op, ops.Load) and op in plan.staged]
-    if len(first) + sum(len(_staged(low, loop)) for loop in streams) != len(plan.staged):
+    if len(first) + sum(len(_staged(low.assignment, loop)) for loop in streams) != len(plan.staged):
         return "it loads operands outside of the loops that multiply them"
     if not streams:
         return "it loads operands outside of its loops"
-    low.producer.streams = streams
+    low.producer.feed(streams)
     plan_scheduler(low)
     if not _allocate(low, streams, stages):
-        low.producer.streams = {}
+        low.producer.feed({})
         return "two stages do not fit shared memory, or tiles are not whole"
     return streams
 
@@ -99,7 +101,7 @@ def _find_streams(
         if _is_scalar(op, known):
             known.add(op.result)
         elif isinstance(op, ops.For):
-            inside = _staged(low, op)
+            inside = _staged(low.assignment, op)
             if inside:
                 stream = _plan_stream(low, op, inside, known)
                 if isinstance(stream, str):
@@ -141,12 +143,12 @@ def _is_scalar(op: Op, known: set[Value]) -> bool:
     return is_scalar_arithmetic(op) and set(op.operands()) <= known
 
 
-def _staged(low: Builder, loop: ops.For) -> list[ops.Load]:
-    return [op for op in loop.body.ops if isinstance(op, ops.Load) and op in low.assignment.staged]
+def _staged(assignment: Assignment, loop: ops.For) -> list[ops.Load]:
+    return [op for op in loop.body.ops if isinstance(op, ops.Load) and op in assignment.staged]
 
 
 def _plan_stream(
-    low: Builder, loop: ops.For, loads: list[ops.Load], known: set[Value]
+    low: Recording, loop: ops.For, loads: list[ops.Load], known: set[Value]
 ) -> Stream | str:
     """The stream of a loop, or why there is none."""
     plan = low.assignment
@@ -160,7 +162,7 @@ def _plan_stream(
             inner.add(op.result)
     channels: list[Channel] = []
     for load in loads:
-        dots = _dots_of(low, load)
+        dots = _dots_of(low.assignment, load)
         tf32x3 = any(plan.dots[dot].kind == "wide" for dot in dots)
         size = 4 if tf32x3 else dots[0].a.dtype.bytes if dots else 2
         windows = low.kernel.schedule.im2col
@@ -180,25 +182,27 @@ def _plan_stream(
         else:
             match.loads.append(load)
             match.sources.append(source)
-            match.dots += [dot for dot in dots if dot not in match.dots]
-    for channel in channels:
-        channel.read = bool(channel.dots) and any(_is_read(low, load) for load in channel.loads)
+            match.dots.extend(dot for dot in dots if dot not in match.dots)
+    channels = [
+        replace(c, read=bool(c.dots) and any(_is_read(low.assignment, load) for load in c.loads))
+        for c in channels
+    ]
     lone = lone_dot(loop, plan)
     tf32x3 = lone is not None and plan.dots[lone].kind == "wide"
     if tf32x3 and not (trip_count(loop) and loop in low.kernel.body.ops):
         return "float32 operands are split over a known number of iterations"
     later = lone if lone is not None and runs_on(lone, plan.dots[lone]) else None
-    stream = Stream(loop, channels, later, split=lone if tf32x3 else None)
-    stream.quiet = not tf32x3 and _is_quiet(low, loop)
+    quiet = not tf32x3 and _is_quiet(low, loop)
     every = [op for op in loop.body.ops if isinstance(op, ops.Dot)]
-    if stream.quiet and len(every) > 1 and all(accumulates(dot, loop, plan) for dot in every):
+    group: list[ops.Dot] = []
+    if quiet and len(every) > 1 and all(accumulates(dot, loop, plan) for dot in every):
         alike = len({dot.acc.dtype for dot in every}) == 1
         if alike and all(runs_on(dot, plan.dots[dot]) for dot in every):
-            stream.group = every
-    return stream
+            group = every
+    return Stream(loop, channels, later, lone if tf32x3 else None, group, quiet=quiet)
 
 
-def _is_quiet(low: Builder, loop: ops.For) -> bool:
+def _is_quiet(low: Recording, loop: ops.For) -> bool:
     """Whether a body only multiplies what the producer fetches or what is there before the loop."""
     local = {value for op in loop.body.ops for value in op.results} | set(loop.body.params)
     fetched: set[Value] = set()
@@ -220,22 +224,22 @@ def _is_quiet(low: Builder, loop: ops.For) -> bool:
     return True
 
 
-def _stays(low: Builder, op: ops.Cast | ops.Map, fetched: set[Value]) -> bool:
+def _stays(low: Recording, op: ops.Cast | ops.Map, fetched: set[Value]) -> bool:
     """Whether an op works on what threads have, or read of what is fetched, as it lies there."""
     plan = low.assignment
     tiles = [v for v in op.operands() if v.shape and v not in fetched and v not in plan.flexible]
     return all(low.layout(value) == low.layout(op.result) for value in tiles)
 
 
-def _is_read(low: Builder, load: ops.Load) -> bool:
+def _is_read(assignment: Assignment, load: ops.Load) -> bool:
     """Whether threads read a staged load."""
-    return any(isinstance(use, ops.Cast) for use in low.assignment.uses.get(load.result, ()))
+    return any(isinstance(use, ops.Cast) for use in assignment.uses.get(load.result, ()))
 
 
-def _dots_of(low: Builder, load: ops.Load) -> list[ops.Dot]:
+def _dots_of(assignment: Assignment, load: ops.Load) -> list[ops.Dot]:
     found: list[ops.Dot] = []
-    for value in shared_values(load, low.assignment):
-        for use in low.assignment.uses.get(value, ()):
+    for value in shared_values(load, assignment):
+        for use in assignment.uses.get(value, ()):
             if isinstance(use, ops.Dot) and use not in found:
                 found.append(use)
     return found
@@ -251,7 +255,7 @@ def _allocate(low: Builder, streams: dict[ops.For, Stream], stages: int) -> bool
     )
     for stream in streams.values():
         for channel in stream.channels:
-            channel.tiles = [shared_tile_for(low, load) for load in channel.loads]
+            channel.tiles.extend(shared_tile_for(low, load) for load in channel.loads)
             for load, tile in zip(channel.loads, channel.tiles, strict=True):
                 if tile.shape != load.shape:
                     return _take_back(low, streams)
@@ -269,35 +273,31 @@ def _allocate(low: Builder, streams: dict[ops.For, Stream], stages: int) -> bool
         return _take_back(low, streams)
     low.multicast.plan(streams.values())
     for stream in streams.values():
-        stream.stages = stages
-        stream.goes_on |= low.scheduler.blocks > 0 or stream.loop not in low.kernel.body.ops
+        goes_on = low.scheduler.blocks > 0 or stream.loop not in low.kernel.body.ops
+        stream.have_stages(stages, goes_on)
         # a caller may store rows beyond the bounds of what they are made of
         if not low.caller and _rows_stay_apart(low, stream):
             _fetch_less(low, stream)
         for at, channel in enumerate(stream.channels):
             if stream.leader is not None:
-                channel.barriers = stream.leader.channels[at].barriers
+                barriers = stream.leader.channels[at].barriers
+                assert barriers is not None
             else:
                 for tile in channel.tiles:
-                    tile.slot.bytes = tile.bytes * stages
-                channel.barriers = low.shared.allocate(16 * stages, 16)
-            channel.maps = [
-                add_map(low, load, source, tile)
-                for load, source, tile in zip(
-                    channel.loads, channel.sources, channel.tiles, strict=True
-                )
-            ]
-            channel.edges = [
+                    tile.slot.resize(tile.bytes * stages)
+                barriers = low.shared.allocate(16 * stages, 16)
+            channel.use_barriers(barriers)
+            fetched = list(zip(channel.loads, channel.sources, channel.tiles, strict=True))
+            channel.maps.extend(add_map(low, load, source, tile) for load, source, tile in fetched)
+            channel.edges.extend(
                 add_map(low, load, source, tile, edge=True)
                 if isinstance(source, Box) and source.edge else ""
-                for load, source, tile in zip(
-                    channel.loads, channel.sources, channel.tiles, strict=True
-                )
-            ]  # fmt: skip
+                for load, source, tile in fetched
+            )  # fmt: skip
     return True
 
 
-def _share_rings(low: Builder, streams: dict[ops.For, Stream]) -> None:
+def _share_rings(low: Recording, streams: dict[ops.For, Stream]) -> None:
     """Let a loop go on with the buffers and barriers of an earlier one of the same form."""
     leaders: list[Stream] = []
     for stream in streams.values():
@@ -305,14 +305,13 @@ def _share_rings(low: Builder, streams: dict[ops.For, Stream]) -> None:
         if leader is None or stream.split:
             leaders.append(stream)
             continue
-        stream.leader, stream.goes_on, leader.goes_on = leader, True, True
-        for channel, other in zip(stream.channels, leader.channels, strict=True):
+        for channel in stream.channels:
             for tile in channel.tiles:
                 low.shared.cancel(tile.slot)
-            channel.tiles = other.tiles
+        stream.follow(leader)
 
 
-def _rows_stay_apart(low: Builder, stream: Stream) -> bool:
+def _rows_stay_apart(low: Recording, stream: Stream) -> bool:
     """Whether a row of an operand counts in no other row or column of what a kernel stores."""
     mixing = ops.Reduce | ops.Scan | ops.AtomicAdd
     return stream.quiet and not any(isinstance(op, mixing) for op in low.kernel.walk())
@@ -325,7 +324,9 @@ def _fetch_less(low: Builder, stream: Stream) -> None:
             source = channel.sources[at]
             if not channel.dots or not isinstance(source, Box) or tile.flat:
                 continue
-            if low.multicast.slice_of(load, tile) or are_summed(low, load, 1 - tile.inner):
+            if low.multicast.slice_of(load, tile) or are_summed(
+                low.assignment, load, 1 - tile.inner
+            ):
                 continue
             rows = filled_rows(source, tile)
             if rows < tile.rows:
@@ -340,13 +341,13 @@ def _depth(low: Builder, each: int) -> int:
     programs = low.cluster.blocks
     for extent in low.kernel.grid:
         programs *= size_hint(extent)
-    alone = programs <= low.target.units and low.stages == low.kernel.schedule.stages
-    if low.scheduler.blocks and low.stages == low.kernel.schedule.stages:
+    alone = programs <= low.target.units and low.attempt.stages == low.kernel.schedule.stages
+    if low.scheduler.blocks and low.attempt.stages == low.kernel.schedule.stages:
         return 8
     return min(16, (96 << 10) // each) if alone else 0
 
 
-def _take_back(low: Builder, streams: dict[ops.For, Stream]) -> bool:
+def _take_back(low: Recording, streams: dict[ops.For, Stream]) -> bool:
     for stream in streams.values():
         for channel in stream.channels:
             for tile in channel.tiles:

@@ -9,6 +9,7 @@ from fuser.backend.nvptx.layouts.assignment import DotPlan
 from fuser.backend.nvptx.layouts.layout import Layout, WarpGrid
 from fuser.backend.nvptx.layouts.mma_units import known_unit, unit_name
 from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.schedule import consumer_warps
 from fuser.dtypes import u32
 from fuser.errors import LoweringError
@@ -38,7 +39,7 @@ def wgmma_dot(
     return accumulate(low, acc, sums) if known_unit(op).truncates else sums
 
 
-def pack_fragments(low: Builder, x: Tile) -> Tile:
+def pack_fragments(low: Recording, x: Tile) -> Tile:
     """Register fragments of a left operand as words, which are written before any is issued."""
     layout = x.layout
     words = Layout(layout.shape, layout.regs[:: 4 // x.dtype.bytes], layout.lanes, layout.warps)
@@ -69,14 +70,14 @@ def issue(
     ))  # fmt: skip
 
 
-def wait(low: Builder, tiles: list[Tile], pending: int) -> list[Tile]:
+def wait(low: Recording, tiles: list[Tile], pending: int) -> list[Tile]:
     """Wait until at most `pending` groups are in flight; the tiles after it."""
     found = tuple(low.new(tile.dtype, tile.shape, tile.layout, "sum") for tile in tiles)
     low.do(gpu.WgmmaWait(values=tuple(tiles), pending=pending, results=found))
     return list(found)
 
 
-def accumulate(low: Builder, acc: Tile, x: Tile) -> Tile:
+def accumulate(low: Recording, acc: Tile, x: Tile) -> Tile:
     """Sums that started afresh, added to those of before."""
     made = low.new(acc.dtype, acc.shape, acc.layout, "sum")
     return low.add(gpu.Accumulate(acc=acc, x=x, results=(made,)))

@@ -9,13 +9,14 @@ from fuser.backend.nvptx.ir import op as ir
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand, Tile
 from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.memory.operand_staging import land_copies
 from fuser.tilegen import ops
 from fuser.tilegen.ir import Block
 from fuser.tilegen.value import INDEX
 
 
-def yielded(low: Builder, block: Block, like: list[Tile]) -> list[Tile]:
+def yielded(low: Recording, block: Block, like: list[Tile]) -> list[Tile]:
     """What a block yields, in the layouts of other tiles."""
     last = block.ops[-1]
     assert isinstance(last, ops.Yield)
@@ -34,7 +35,7 @@ def lower_while(low: Builder, op: ops.While) -> None:
         low.block(op.condition)
         last = op.condition.ops[-1]
         assert isinstance(last, ops.Yield)
-        return low.tile(last.args[0], low.scalar_layout)
+        return low.tile(last.args[0], low.assignment.scalar_layout)
 
     def body(phis: list[Tile]) -> list[Tile]:
         low.env.update(zip(op.body.params, phis, strict=True))
@@ -59,7 +60,7 @@ def long_for(low: Builder, op: ops.For) -> None:
         return e.compare("slt", variable, stop, "i64")
 
     def body(phis: list[Tile]) -> list[Tile]:
-        number = low.new(INDEX, (), low.scalar_layout, "i")
+        number = low.new(INDEX, (), low.assignment.scalar_layout, "i")
         phis = [low.add(gpu.Splat(value=variable, results=(number,))), *phis]
         low.env.update(zip(op.body.params, phis, strict=True))
         low.block(op.body)

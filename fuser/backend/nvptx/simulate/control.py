@@ -89,20 +89,19 @@ def if_(warp: Warp, op: ops.If) -> Steps:
 
 
 def where(warp: Warp, op: ops.Where) -> Steps:
-    before = warp.active
-    warp.active = before & (warp.scalar(op.condition) != 0)
-    if warp.active.any():
-        yield from warp.run(op.body)
-    warp.active = before
+    active = warp.active & (warp.scalar(op.condition) != 0)
+    if active.any():
+        with warp.lanes(active):
+            yield from warp.run(op.body)
 
 
 def warp_roles(warp: Warp, op: ops.WarpRoles) -> Steps:
     first, machine = op.threads // 32, warp.machine
     if warp.number == first:
-        warp.active = np.arange(32) == int(machine.rng.integers(32))
-        yield from warp.run(op.producer)
+        with warp.lanes(np.arange(32) == int(machine.rng.integers(32))):
+            yield from warp.run(op.producer)
     elif warp.number < first:
-        warp.base = warp.number // machine.program.warps * machine.program.warps
+        warp.join(warp.number // machine.program.warps * machine.program.warps)
         yield from warp.run(op.consumer)
 
 

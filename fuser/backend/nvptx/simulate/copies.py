@@ -14,7 +14,7 @@ from fuser.backend.nvptx.layouts.layout import Layout
 from fuser.backend.nvptx.simulate.clocks import Array, SimulationError
 from fuser.backend.nvptx.simulate.memory import nothing, touched
 from fuser.backend.nvptx.simulate.shared import fly
-from fuser.backend.nvptx.simulate.warp import Copies, Rule, Steps, Warp, as_bytes, bytes_at
+from fuser.backend.nvptx.simulate.warp import Rule, Steps, Warp, as_bytes, bytes_at
 from fuser.dtypes import BY_NAME
 from fuser.graph.sizes import size_hint
 from fuser.tilegen.ir import View
@@ -159,18 +159,17 @@ def issue(warp: Warp, op: Op, place: Array, values: Array) -> None:
     memory, group, clock = warp.machine.shared[warp.block], warp.copies[-1], warp.copier
     clock.learn(warp.clock.known)
     memory.claim(at, clock, warp.did(op))
-    group.under_way += 1
+    group.begin()
 
     def arrive() -> None:
         memory.data[at] = data
-        group.under_way -= 1
+        group.end()
 
     warp.machine.flights.append(arrive)
 
 
 def commit_copies(warp: Warp, op: ops.CommitCopies) -> None:
-    warp.copies[-1].told = warp.copier.release()
-    warp.copies.append(Copies())
+    warp.commit_copies()
 
 
 def wait_copies(warp: Warp, op: ops.WaitCopies) -> Steps:

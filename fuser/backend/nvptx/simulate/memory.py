@@ -99,7 +99,7 @@ def atomic(warp: Warp, op: ops.Atomic) -> None:
 
 
 def await_previous(warp: Warp, op: ops.AwaitPrevious) -> None:
-    warp.waits_for_previous = False
+    warp.previous_ended()
 
 
 def nothing(warp: Warp, op: Op) -> None:

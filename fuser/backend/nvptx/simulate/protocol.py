@@ -66,7 +66,6 @@ class _Cluster(run.Cluster):
         super().__init__(program, {}, first, 0, True)
         self.rules = RULES
         self.guess = guess
-        self.sizes = list(map(size_hint, program.sizes))
         self.shortened = shortened(program)
         self.shared = [_Order(len(memory.data)) for memory in self.shared]
 

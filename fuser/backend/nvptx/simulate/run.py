@@ -57,9 +57,8 @@ def simulate(
     workspace: dict[Any, Any] = {}
     waiting: list[Iterator[None]] = []
     for number in range(count) if clusters is None else clusters:
-        cluster = Cluster(program, arrays, number * program.cluster, seed + number, late)
-        cluster.workspace, cluster.numbers = workspace, scalars
-        cluster.sizes = list(map(size_hint, sizes or program.sizes))
+        first = number * program.cluster
+        cluster = Cluster(program, arrays, first, seed + number, late, workspace, scalars, sizes)
         waiting.append(cluster.running())
         waiting = [other for other in waiting if not _ends(other)]
     while waiting:
@@ -78,9 +77,21 @@ class Cluster(Machine):
     """A cluster of blocks that is run."""
 
     def __init__(
-        self, program: Program, arrays: Mapping[str, Array], first: int, seed: int, late: bool
+        self,
+        program: Program,
+        arrays: Mapping[str, Array],
+        first: int,
+        seed: int,
+        late: bool,
+        workspace: dict[Any, Any] | None = None,
+        numbers: Sequence[float] = (),
+        sizes: Sequence[int] = (),
     ) -> None:
+        """workspace: that it shares with the other clusters. numbers: of the launch; sizes: of
+        symbolic dims, those of the example by default."""
         super().__init__(program, arrays, first, seed, late, RULES)
+        self.workspace, self.numbers = {} if workspace is None else workspace, numbers
+        self.sizes = list(map(size_hint, sizes or program.sizes))
         warps = program.threads // 32
         self.warps: list[Warp] = [
             Warp(self, block, number, block * warps + number)

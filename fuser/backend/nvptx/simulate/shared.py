@@ -11,6 +11,7 @@ from fuser.backend.nvptx.ir.layouts import offset_of, row_major
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.values import Operand
 from fuser.backend.nvptx.layouts.layout import Layout
+from fuser.backend.nvptx.lowering.integers import first_block_bit
 from fuser.backend.nvptx.simulate.barriers import Mbarrier
 from fuser.backend.nvptx.simulate.clocks import Array, Clock
 from fuser.backend.nvptx.simulate.memory import nothing
@@ -111,7 +112,7 @@ def cluster_wait(warp: Warp, op: ops.ClusterWait) -> Steps:
 def send_parts(warp: Warp, op: ops.SendParts) -> None:
     program, machine = warp.machine.program, warp.machine
     layout, dtype = op.values[0].layout, op.values[0].dtype
-    inside = 5 + program.warps.bit_length() - 1
+    inside = first_block_bit(program.warps, program.cluster)
     free_bits = [bit for bit in range(inside) if not any(layout.bits[bit])]
     bits = program.cluster.bit_length() - 1
     target, rest = [0] * inside, [0] * inside
@@ -162,7 +163,7 @@ def expect_at_head(warp: Warp, op: ops.ExpectParts) -> None:
         warp.machine.mbarriers[warp.block, at] = made = Mbarrier(1, 1)
         made.expect(op.bytes)
         made.arrive(1, {})
-        warp.fenced = warp.clock.release()
+        warp.fence()
 
 
 # barriers with phases -----------------------------------------------------------------------------
@@ -182,7 +183,7 @@ def mbarrier_init(warp: Warp, op: ops.MbarrierInit) -> None:
 
 
 def init_fence(warp: Warp, op: ops.MbarrierInitFence) -> None:
-    warp.fenced = warp.clock.release()
+    warp.fence()
 
 
 def _known(warp: Warp, op: Op, barrier: Operand, block: int | None = None) -> Mbarrier:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,14 @@ class Copies:
 
     under_way: int = 0
     told: dict[int, int] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """One more copy is under way."""
+        self.under_way += 1
+
+    def end(self) -> None:
+        """One less."""
+        self.under_way -= 1
 
 
 class Tiles(dict[Tile, Array]):
@@ -78,6 +87,31 @@ class Warp:
         self.fenced: dict[int, int] = {}
         self.waits_for_previous = machine.follows
 
+    def commit_copies(self) -> None:
+        """End the group of copies that is open, and begin another."""
+        group = self.copies[-1]
+        group.told = self.copier.release()
+        self.copies.append(Copies())
+
+    def fence(self) -> None:
+        """What the warp did before may be relied on by copies."""
+        self.fenced = self.clock.release()
+
+    def previous_ended(self) -> None:
+        """The warp has waited for the kernel in front."""
+        self.waits_for_previous = False
+
+    def join(self, base: int) -> None:
+        """Compute one program with the warps from this number on."""
+        self.base = base
+
+    @contextmanager
+    def lanes(self, active: Array) -> Iterator[None]:
+        """Only these lanes run meanwhile."""
+        before, self.active = self.active, active
+        yield
+        self.active = before
+
     # running ------------------------------------------------------------------------------------
 
     def run(self, block: Block) -> Steps:
@@ -96,8 +130,8 @@ class Warp:
                     yield from waits
             except FuserError as error:
                 if not error.where or "warp" not in error.where:
-                    error.where = f"{error.where or ''} {self} at {self.machine.text(op)}".strip()
-                    raise SimulationError(error.what, where=error.where) from None
+                    where = f"{error.where or ''} {self} at {self.machine.text(op)}".strip()
+                    raise SimulationError(error.what, where=where) from None
                 raise
 
     def __str__(self) -> str:

@@ -57,13 +57,13 @@ def begin(low: Builder) -> None:
     """Prepare the blocks of a kernel that a producer warp feeds: what is there for all tiles."""
     e, shared, groups = low.scalars, low.shared, low.producer.consumer_groups
     if groups > 1:
-        low.producer.order_barriers = shared.allocate(8 * groups, 16)
+        low.producer.alternate(shared.allocate(8 * groups, 16))
         number = e.head.compute("lshr", e.tid, (32 * low.warps).bit_length() - 1)
-        shared.group, shared.consumer_groups = e.head.lane(number, 0), groups
+        shared.divide(groups, e.head.lane(number, 0))
     if low.scheduler.blocks or low.producer.counters:
-        low.warp_buffers = shared.allocate(BUFFER * low.warps, 128)
-    if low.scheduler.blocks and any(find_dot_chain(low, s) for s in low.streams.values()):
-        low.producer.resident = _resident_loads(low)
+        shared.keep_warp_buffers(BUFFER * low.warps)
+    if low.scheduler.blocks and any(find_dot_chain(low, s) for s in low.producer.streams.values()):
+        low.producer.resident.update(_resident_loads(low))
 
 
 def _resident_loads(low: Builder) -> dict[ops.Load, Channel]:
@@ -81,6 +81,6 @@ def _resident_loads(low: Builder) -> dict[ops.Load, Channel]:
             low.shared.cancel(tile.slot)
             continue
         channel = Channel([op], [box], [], [tile], [add_map(low, op, box, tile)])
-        channel.barriers = low.shared.allocate(16, 16)
+        channel.use_barriers(low.shared.allocate(16, 16))
         found[op] = channel
     return found

@@ -24,13 +24,14 @@ from fuser.graph.sizes import is_symbolic, size_hint
 def plan_scheduler(low: Builder) -> None:
     """Choose the scheduler of a kernel whose streams are known, and the consumer groups of a
     block: 1, or those that ping-pong."""
-    low.scheduler, low.producer.consumer_groups = plan_stream_k(low) or TileScheduler(), 1
-    if not low.streams or (not low.scheduler.blocks and _refused(low)):
+    low.use_scheduler(plan_stream_k(low) or TileScheduler())
+    low.producer.divide(1)
+    if not low.producer.streams or (not low.scheduler.blocks and _refused(low)):
         return
     if low.warps == 4:
-        low.producer.consumer_groups = low.kernel.schedule.consumer_groups
+        low.producer.divide(low.kernel.schedule.consumer_groups)
     if not low.scheduler.blocks:
-        low.scheduler = _persistent(low)
+        low.use_scheduler(_persistent(low))
 
 
 def _persistent(low: Builder) -> Persistent:
@@ -42,7 +43,7 @@ def _persistent(low: Builder) -> Persistent:
 
 def _refused(low: Builder) -> str:
     """Why the blocks of a kernel with streams are not persistent; "" where they are."""
-    programs, streams = size_hint(low.order.programs), low.streams.values()
+    programs, streams = size_hint(low.order.programs), low.producer.streams.values()
     if not low.kernel.schedule.persistent:
         return "the schedule does not ask for them"
     if programs <= low.multicast.at_once():

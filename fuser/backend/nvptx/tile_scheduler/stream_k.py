@@ -154,7 +154,7 @@ class StreamK(TileScheduler):
         low = self.low
         slots = self.cut.left * self.cut.parts * low.multicast.blocks
         vectors = -(-sum(len(tile.layout.regs) for tile in tiles) // 4)
-        low.needs.workspace_bytes = slots * vectors * 16 * 32 * low.warps
+        low.needs.use_workspace(slots * vectors * 16 * 32 * low.warps)
         low.needs.flags[FLAGS] = slots * low.warps
 
     def _leave(self, tiles: list[Tile]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from fuser.backend.nvptx.layouts.assignment import accumulates, trip_count
 from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.schedule.dot_chain import find_dot_chain
 from fuser.backend.nvptx.schedule.producer_warp import REGISTERS
 from fuser.backend.nvptx.tile_scheduler.stream_k import StreamK
@@ -46,7 +47,7 @@ def _planned(low: Builder) -> StreamK | str:
         return "it stores before its loop"
     if any(plan.kind == "wide" for plan in low.assignment.dots.values()):
         return "float32 operands are split"
-    for stream in low.streams.values():
+    for stream in low.producer.streams.values():
         if not stream.quiet or stream.split or find_dot_chain(low, stream):
             return "its loop does more than multiply what is fetched"
     blocks = max(1, low.multicast.at_once() * blocks_per_sm)
@@ -64,10 +65,12 @@ def _blocks_per_sm(low: Builder) -> int:
     for ever."""
     schedule = low.kernel.schedule
     warps = low.warps * schedule.consumer_groups
-    return min(schedule.stream_k, 1 if low.streams and warps in REGISTERS else schedule.stream_k)
+    return min(
+        schedule.stream_k, 1 if low.producer.streams and warps in REGISTERS else schedule.stream_k
+    )
 
 
-def _only_matmuls(low: Builder) -> ops.For | None:
+def _only_matmuls(low: Recording) -> ops.For | None:
     """The only loop of a kernel, where it does nothing but add up matmuls from zero."""
     plan = low.assignment
     loops = [op for op in low.kernel.walk() if isinstance(op, ops.For)]

@@ -31,9 +31,9 @@ def each_tile(low: Builder, consumer_groups: int, emit: Callable[[], None]) -> N
     """Record what a block does of its tiles, or each of two consumer groups of every other one.
     emit: records a tile."""
     e, scheduler, producer, group = low.scalars, low.scheduler, low.producer, low.shared.group
-    streams = list(low.streams.values())
+    streams = list(low.producer.streams.values())
     for stream in streams:
-        stream.ring = (0, 0)
+        stream.turn((0, 0))
     if not scheduler.blocks:
         emit()
         return
@@ -42,18 +42,19 @@ def each_tile(low: Builder, consumer_groups: int, emit: Callable[[], None]) -> N
         for stream in streams:
             stage, phase = ring_after(low, stream, scheduler.iterations(stream.loop, first))
             second = e.compare("ne", group, 0)
-            stream.ring = e.pick(second, stage, 0), e.pick(second, phase, 0)
+            stream.turn((e.pick(second, stage, 0), e.pick(second, phase, 0)))
         first = scheduler.next(first, group)
     rings = CarriedRings(low, streams)
     number, phases = e.name_of(), dict[str, Operand]()
-    producer.program_number = number
+    order_phase = resident_phase = ""
     if producer.resident:
-        producer.resident_phase = e.name_of()
-        phases[producer.resident_phase] = 0
+        resident_phase = e.name_of()
+        phases[resident_phase] = 0
     if consumer_groups > 1:
         # a fresh barrier counts as complete for parity 1: warp group 0 begins at once
-        producer.order_phase = e.name_of()
-        phases[producer.order_phase] = e.compute("sub", 1, group)
+        order_phase = e.name_of()
+        phases[order_phase] = e.compute("sub", 1, group)
+    producer.begin_program(number, order_phase, resident_phase)
     names = (number, *phases, *rings.names)
     region = low.region(gpu.While(
         scalars=names, types=("i32",) * len(names), params=(), inits=(),
@@ -66,7 +67,7 @@ def each_tile(low: Builder, consumer_groups: int, emit: Callable[[], None]) -> N
     following = scheduler.next(number)
     if consumer_groups > 1:
         for stream in streams:
-            stream.ring = ring_after(low, stream, scheduler.iterations(stream.loop, following))
+            stream.turn(ring_after(low, stream, scheduler.iterations(stream.loop, following)))
         following = scheduler.next(following)
     flipped = [e.compute("xor", phase, 1) for phase in phases]
     low.do(gpu.Yield(scalars=(following, *flipped, *rings.ends())))
@@ -79,13 +80,13 @@ def consume(low: Builder) -> None:
     if low.producer.order_barriers is not None:
         own = barrier_at(low, low.producer.order_barriers, low.scalars.times(low.shared.group, 8))
         wait_barrier(low, own, low.producer.order_phase)
-    low.bindings.restart(low.kernel.scalars)
+    low.env.restart(low.kernel.scalars)
     low.program()
 
 
 def arrive_order_barrier(low: Builder, stream: Stream) -> None:
     """After the last loop of a tile: the ring is the other consumer group's."""
-    if low.producer.order_barriers is None or stream is not [*low.streams.values()][-1]:
+    if low.producer.order_barriers is None or stream is not [*low.producer.streams.values()][-1]:
         return
     e = low.scalars
     other = e.compute("xor", low.shared.group, 1)

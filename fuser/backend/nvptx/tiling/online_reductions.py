@@ -24,6 +24,7 @@ from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layouts.layout import Layout
 from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.lowering.reduce import (
     Partial,
     fold_partials,
@@ -91,7 +92,7 @@ def _scaled(op: Op, makers: dict[Value, Op], count: int) -> tuple[Op, ...]:
 
 
 def plan_online_reductions(
-    low: Builder, reductions: list[ops.Reduce], whole: Layout
+    low: Recording, reductions: list[ops.Reduce], whole: Layout
 ) -> list[OnlineReduction]:
     """The online reductions among reductions of rows of a layout. Each may be part of one; what
     lies between must be where the threads have their rows, as every thread has other numbers there
@@ -131,7 +132,7 @@ class Running:
     count: int
 
 
-def fold_strip(low: Builder, op: ops.Reduce, before: Partial | None = None) -> Partial:
+def fold_strip(low: Recording, op: ops.Reduce, before: Partial | None = None) -> Partial:
     """Fold the strip that is being recorded, of what an op reduces, in each thread."""
     return fold_registers(low, op.fn, low.tile(op.x, low.layout(op.x)), op.axis, before)
 
@@ -191,7 +192,9 @@ def merge_threads(low: Builder, running: Running) -> tuple[Tile, Tile]:
     return first, second
 
 
-def _join(low: Builder, squares: bool, partials: list[list[Tile]], count: int) -> tuple[Tile, Tile]:
+def _join(
+    low: Recording, squares: bool, partials: list[list[Tile]], count: int
+) -> tuple[Tile, Tile]:
     """The two results of partial ones of `count` elements each."""
     firsts, seconds = [running[0] for running in partials], [running[1] for running in partials]
     if not squares:
@@ -206,7 +209,7 @@ def _join(low: Builder, squares: bool, partials: list[list[Tile]], count: int) -
 
 
 def _join_two(
-    low: Builder, a: tuple[int, Tile, Tile], b: tuple[int, Tile, Tile]
+    low: Recording, a: tuple[int, Tile, Tile], b: tuple[int, Tile, Tile]
 ) -> tuple[Tile, Tile]:
     """(sums, squares around the mean) of two parts with (count, sums, squares) each: the same bits
     whichever comes first."""
@@ -218,25 +221,25 @@ def _join_two(
     return map_of(low, "add", total, more_total), map_of(low, "add", within, between)
 
 
-def _around(low: Builder, top: Tile, total: Tile, most: Tile) -> Tile:
+def _around(low: Recording, top: Tile, total: Tile, most: Tile) -> Tile:
     """Sums around some maxima as sums around others."""
     return _moved(low, total, finite(low, top), finite(low, most))
 
 
-def _moved(low: Builder, total: Tile, old: Tile, new: Tile) -> Tile:
+def _moved(low: Recording, total: Tile, old: Tile, new: Tile) -> Tile:
     """Sums around some numbers as those around others."""
     return map_of(low, "mul", total, map_of(low, "exp", map_of(low, "sub", old, new)))
 
 
-def _distance(low: Builder, x: Tile, y: Tile, factor: float) -> Tile:
+def _distance(low: Recording, x: Tile, y: Tile, factor: float) -> Tile:
     """(x * factor - y) squared."""
     apart = map_of(low, "sub", _times(low, x, factor), y)
     return map_of(low, "mul", apart, apart)
 
 
-def _times(low: Builder, x: Tile, factor: float) -> Tile:
+def _times(low: Recording, x: Tile, factor: float) -> Tile:
     return x if factor == 1 else map_of(low, "mul", x, full_like(low, x, factor))
 
 
-def _shuffled(low: Builder, x: Tile, step: int) -> Tile:
+def _shuffled(low: Recording, x: Tile, step: int) -> Tile:
     return low.add(gpu.Shuffle(kind="bfly", x=x, amount=step, results=(new_like(low, x),)))

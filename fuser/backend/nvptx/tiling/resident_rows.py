@@ -10,9 +10,12 @@ vectors a thread at a time, so that many small blocks share a multiprocessor.
 
 from __future__ import annotations
 
-from fuser.backend.nvptx.layouts.assignment import lookups_of
+import dataclasses
+
+from fuser.backend.nvptx.layouts.assignment import Assignment, lookups_of
 from fuser.backend.nvptx.layouts.layout import Layout, strips_along
 from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.backend.nvptx.tiling.online_reductions import plan_online_reductions
 from fuser.backend.nvptx.tiling.strip_mining import Sink, StripMining, backward_slice, strip_mine
 from fuser.tilegen import ops
@@ -45,7 +48,7 @@ def plan_resident_rows(low: Builder) -> StripMining | None:
     return found
 
 
-def _planned(low: Builder) -> StripMining | str:
+def _planned(low: Recording) -> StripMining | str:
     """The plan, or why there is none."""
     body, plan = low.kernel.body.ops, low.assignment
     if plan.dots:
@@ -77,34 +80,34 @@ def _planned(low: Builder) -> StripMining | str:
     if isinstance(found, str):
         return found
     folds = [op for op in sinks if isinstance(op, ops.Reduce)]
-    found.online = plan_online_reductions(low, folds, whole)
-    passes = [backward_slice(low, found, [sink])[0] for sink in sinks]
+    found.online.extend(plan_online_reductions(low, folds, whole))
+    passes = [backward_slice(low.assignment, found, [sink])[0] for sink in sinks]
     if sum(map(len, passes)) > MAX_PASSES * len(set().union(*passes)):
         return "too much would be computed again for each reduction"
     again = [
         op
         for op in loads
-        if sum(op in made for made in passes) > 1 and _can_be_resident(low, op, whole, strips[0])
+        if sum(op in made for made in passes) > 1
+        and _can_be_resident(low.assignment, op, whole, strips[0])
     ]
     sizes = [len(whole.regs) * op.view.dtype.bytes * plan.threads for op in again]
     if not again or sum(sizes) + BLOCK_OVERHEAD > low.target.shared_bytes:
         return "no load is read twice" if not again else "the rows do not fit shared memory"
     for op, size in zip(again, sizes, strict=True):
         found.resident[op] = low.shared.allocate(size)
-    found.blocks = _blocks(low, found)
-    return found
+    return dataclasses.replace(found, blocks=_blocks(low, found))
 
 
-def _can_be_resident(low: Builder, op: ops.Load, whole: Layout, strip: Layout) -> bool:
+def _can_be_resident(assignment: Assignment, op: ops.Load, whole: Layout, strip: Layout) -> bool:
     """Whether a load is as long as the rows and can be copied in vectors of 4 bytes or more."""
-    access = low.assignment.accesses[op]
-    if low.assignment.layouts[op.result] != whole or not access.order:
+    access = assignment.accesses[op]
+    if assignment.layouts[op.result] != whole or not access.order:
         return False
     fits = strip.vector(access.axis) % access.width == 0
     return fits and access.width * op.view.dtype.bytes >= 4
 
 
-def _blocks(low: Builder, found: StripMining) -> int:
+def _blocks(low: Recording, found: StripMining) -> int:
     """Blocks that a multiprocessor has shared memory and registers for; where one block has a whole
     row, so many that what all rows are multiplied by, and the like, stays in its cache."""
     plan = low.assignment

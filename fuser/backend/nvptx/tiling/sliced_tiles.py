@@ -9,10 +9,11 @@ from __future__ import annotations
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.layouts import row_major, tile_size
 from fuser.backend.nvptx.ir.values import Tile
-from fuser.backend.nvptx.layouts.assignment import DotPlan
+from fuser.backend.nvptx.layouts.assignment import Assignment, DotPlan
 from fuser.backend.nvptx.layouts.convert import convert
 from fuser.backend.nvptx.layouts.layout import blocked
 from fuser.backend.nvptx.lowering.builder import Builder
+from fuser.backend.nvptx.lowering.recording import Recording
 from fuser.tilegen import ops
 from fuser.tilegen.value import TileType, Value
 
@@ -20,7 +21,7 @@ SLICES = 3
 """A slice takes at most one of so many parts of the shared memory."""
 
 
-def room(low: Builder) -> int:
+def room(low: Recording) -> int:
     """Bytes of a slice."""
     return low.target.shared_bytes // SLICES // 1024 * 1024
 
@@ -37,7 +38,7 @@ def rows_in_warps(low: Builder, tile: Tile, axis: int) -> Tile:
     return convert(low, tile, wanted)
 
 
-def slice_of(low: Builder, tile: Tile, axis: int, start: int, count: int) -> Tile:
+def slice_of(low: Recording, tile: Tile, axis: int, start: int, count: int) -> Tile:
     """The elements from `start` on along an axis, in a plain layout."""
     shape = (*tile.shape[:axis], count, *tile.shape[axis + 1 :])
     slot = low.shared.allocate(row_major(shape, tile.dtype.bytes)[0])
@@ -48,7 +49,7 @@ def slice_of(low: Builder, tile: Tile, axis: int, start: int, count: int) -> Til
     return made
 
 
-def slice_length(low: Builder, op: ops.Dot, plan: DotPlan) -> int:
+def slice_length(low: Recording, op: ops.Dot, plan: DotPlan) -> int:
     """How much of k is multiplied at a time: what has room beside other things."""
     k = op.a.shape[1]
     rows, columns = plan.accumulator.shape
@@ -63,7 +64,9 @@ def slice_length(low: Builder, op: ops.Dot, plan: DotPlan) -> int:
     return length
 
 
-def dots_of_slices(low: Builder, op: ops.Dot, plan: DotPlan, length: int) -> list[ops.Dot]:
+def dots_of_slices(
+    assignment: Assignment, op: ops.Dot, plan: DotPlan, length: int
+) -> list[ops.Dot]:
     """A dot as dots of slices of k, whose operands are there when each is emitted in turn: their
     first accumulator is the dot's own, and that of each other is bound by who emits them."""
     found: list[ops.Dot] = []
@@ -72,9 +75,9 @@ def dots_of_slices(low: Builder, op: ops.Dot, plan: DotPlan, length: int) -> lis
         (m, _), n = op.a.shape, op.b.shape[1]
         a = Value(TileType(op.a.dtype, (m, length)), "a")
         b = Value(TileType(op.b.dtype, (length, n)), "b")
-        dot = ops.Dot(a=a, b=b, acc=acc, precision=op.precision, codes=op.codes)
-        acc = Value(op.result.type, "acc")
-        dot.results = (acc,)
-        low.assignment.dots[dot] = plan
+        made = Value(op.result.type, "acc")
+        dot = ops.Dot(a=a, b=b, acc=acc, precision=op.precision, codes=op.codes, results=(made,))
+        acc = made
+        assignment.dots[dot] = plan
         found.append(dot)
     return found

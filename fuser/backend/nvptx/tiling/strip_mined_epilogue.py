@@ -62,10 +62,10 @@ def plan_epilogue(low: Builder) -> StripMining | None:
         return None
     if not plan.dots and not any(isinstance(op, ops.Load) for op in found.inside):
         return None
-    found.order = sorted(body, key=lambda op: op in found.inside or op in stores)
-    found.ahead, found.transposed = True, transpose is not None
-    found.seams = 1 if plan.dots else 0
-    return found
+    return dataclasses.replace(
+        found, order=sorted(body, key=lambda op: op in found.inside or op in stores),
+        ahead=True, transposed=transpose is not None, seams=1 if plan.dots else 0,
+    )  # fmt: skip
 
 
 def _bands(whole: Layout, bands: Iterable[int], width: int) -> list[Layout]:

@@ -31,11 +31,11 @@ from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Slot, Tile
 from fuser.backend.nvptx.ir.warp_transpose import WarpTranspose
 from fuser.backend.nvptx.layouts.access_layout import operand_layout
-from fuser.backend.nvptx.layouts.assignment import is_tile
+from fuser.backend.nvptx.layouts.assignment import Assignment, is_tile
 from fuser.backend.nvptx.layouts.convert import convert
 from fuser.backend.nvptx.layouts.layout import Layout
 from fuser.backend.nvptx.lowering.builder import Builder
-from fuser.backend.nvptx.lowering.recording import Entry
+from fuser.backend.nvptx.lowering.recording import Entry, Recording
 from fuser.backend.nvptx.lowering.reduce import Partial, fold_threads
 from fuser.backend.nvptx.memory.warp_transpose import (
     issue_row_loads,
@@ -97,11 +97,11 @@ class StripMining:
 
 
 def strip_mine(
-    low: Builder, line: Collection[Op], sinks: Sequence[Sink], strips: Sequence[Layout]
+    low: Recording, line: Collection[Op], sinks: Sequence[Sink], strips: Sequence[Layout]
 ) -> StripMining | str:
     """The plan of a kernel, or why there is none. line: ops of its body that may be computed in
     strips; sinks: stores and reductions of tiles that have the layout of all strips together."""
-    found = [_layouts(low, line, sinks, strip) for strip in strips]
+    found = [_layouts(low.assignment, line, sinks, strip) for strip in strips]
     tables = [table for table in found if table is not None]
     if len(tables) < len(found) or any(table.keys() != tables[0].keys() for table in tables):
         return "strips do not fit the layouts of what they are made of"
@@ -114,26 +114,25 @@ def strip_mine(
 
 
 def _layouts(
-    low: Builder, line: Collection[Op], sinks: Sequence[Sink], strip: Layout
+    assignment: Assignment, line: Collection[Op], sinks: Sequence[Sink], strip: Layout
 ) -> dict[Value, Layout] | None:
     """The layouts of what a strip has a part of; None where something has no form by strips, or
     would need two."""
-    plan = low.assignment
     found: dict[Value, Layout] = {}
     pending = [(op.x if isinstance(op, ops.Reduce) else op.value, strip) for op in sinks]
     while pending:
         value, layout = pending.pop()
-        if not is_tile(value) or value in plan.flexible:
+        if not is_tile(value) or value in assignment.flexible:
             continue
         if value in found:
             if found[value] != layout:
                 return None
             continue
-        own = plan.layouts.get(value)
+        own = assignment.layouts.get(value)
         if own is None or own.bits != layout.bits or not set(layout.regs) <= set(own.regs):
             return None
         found[value] = layout
-        maker = plan.makers.get(value)
+        maker = assignment.makers.get(value)
         if own == layout or maker not in line:
             continue
         match maker:
@@ -145,11 +144,11 @@ def _layouts(
                 pass
             case _:
                 return None
-    return {value: layout for value, layout in found.items() if plan.layouts[value] != layout}
+    return {value: layout for value, layout in found.items() if assignment.layouts[value] != layout}
 
 
 def backward_slice(
-    low: Builder, plan: StripMining, sinks: Sequence[Sink]
+    assignment: Assignment, plan: StripMining, sinks: Sequence[Sink]
 ) -> tuple[set[Op], set[Value]]:
     """(ops to record once a strip, values that they take from outside) for some sinks."""
     inside: set[Op] = set()
@@ -157,7 +156,7 @@ def backward_slice(
     pending = [value for sink in sinks for value in sink.operands()]
     while pending:
         value = pending.pop()
-        maker = low.assignment.makers.get(value)
+        maker = assignment.makers.get(value)
         if maker not in plan.inside:
             outside.add(value)
         elif maker not in inside:
@@ -198,7 +197,7 @@ class _Passes:
         sinks = [op for op in plan.sinks if op not in self.done and self._ready(op)]
         online = {both.first: both for both in plan.online if both.first in sinks}
         self.done.update(sinks, (both.second for both in online.values()))
-        inside, _ = backward_slice(low, plan, sinks)
+        inside, _ = backward_slice(low.assignment, plan, sinks)
         loads = self._loads(inside)
         steps = [op for op in plan.order if (op in inside and op not in loads) or op in sinks]
         partial: dict[ops.Reduce, Partial] = {}
@@ -206,10 +205,11 @@ class _Passes:
         arriving = False
         if plan.resident:
             low.do(gpu.Reread())  # read again what was read before
-            arriving, low.copies_pending = low.copies_pending, False
+            arriving = low.copies.pending
+            low.copies.await_later(False)
         ahead, seams = self._ahead(loads), self._seams(loads)
         buffers = own_buffers(low) if plan.transposed else nullcontext()
-        with buffers, low.bindings.strips() as strips:
+        with buffers, low.env.strips() as strips:
             for number, table in enumerate(plan.tables):
                 if arriving:
                     low.do(gpu.WaitCopies(pending=len(plan.tables) - 1 - number))
@@ -219,7 +219,7 @@ class _Passes:
                 if seams and number and number % seams == 0:
                     low.do(gpu.Seam())
                 strips.begin()
-                low.bindings.lay_out(table)
+                low.env.lay_out(table)
                 for value, layout in table.items():
                     entry = low.env.get(value)
                     if isinstance(entry, Tile):
@@ -244,7 +244,7 @@ class _Passes:
 
     def _ready(self, sink: Sink) -> bool:
         """Whether all that a pass takes from outside is there."""
-        inside, outside = backward_slice(self.low, self.plan, [sink])
+        inside, outside = backward_slice(self.low.assignment, self.plan, [sink])
         copied = all(op in self.done for op in inside if op in self.plan.resident)
         return copied and all(value in self.low.env for value in outside)
 
@@ -272,7 +272,9 @@ class _Passes:
         low, plan = self.low, self.plan
         if not plan.resident or op in plan.resident or op.operands():
             return False
-        return bool(low.assignment.accesses[op].order) and op.view.buffer not in low.written
+        return bool(low.assignment.accesses[op].order) and not low.hazards.is_written(
+            op.view.buffer
+        )
 
     def _start_broadcasts(self) -> None:
         """Request broadcasts of the last pass. They come from the L2. The first strips are asked
@@ -281,7 +283,7 @@ class _Passes:
         rest = [op for op in self.plan.sinks if op not in self.done]
         if any(isinstance(op, ops.Reduce) for op in rest):
             return
-        loads = self._loads(backward_slice(self.low, self.plan, rest)[0])
+        loads = self._loads(backward_slice(self.low.assignment, self.plan, rest)[0])
         loads = [op for op in loads if self._is_broadcast(op)]
         if loads:
             for number in range(max(1, BROADCAST_BYTES // self._bytes(loads)) - 1):
@@ -311,7 +313,7 @@ class _Passes:
             rows = issue_row_loads(low, low.assignment.accesses[op], op.pad, found)
             self._under_way[op, number] = rows, found
             return
-        with low.bindings.laid_out({op.result: self.plan.tables[number][op.result]}):
+        with low.env.laid_out({op.result: self.plan.tables[number][op.result]}):
             low.op(op)
             entry = low.env.pop(op.result)
         if self._is_broadcast(op) and isinstance(entry, Tile):
@@ -346,7 +348,7 @@ class _Passes:
                 ))  # fmt: skip
             low.do(gpu.CommitCopies())
         self.done.update(loads)
-        low.copies_pending = True
+        low.copies.await_later()
 
     def _read(self, op: ops.Load, strip: Layout) -> Tile:
         """A strip of a resident load."""
