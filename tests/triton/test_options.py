@@ -13,11 +13,18 @@ import fuser
 import fuser.language as fl
 import fuser.triton as triton
 import fuser.triton.language as tl
+from fuser.backend.nvptx import lower_to_gpu
+from fuser.backend.nvptx.ir.verify import verify
+from fuser.backend.nvptx.simulate import simulate
+from fuser.backend.nvptx.simulate.protocol import verify_protocol
 from fuser.base.target import SM_80, SM_90A
+from fuser.dtypes import f32
 from fuser.errors import DeviceAssertionError
+from fuser.graph.sizes import Sizes
 from fuser.language import variants
 from fuser.language.arguments import classify
 from tests.language.launching import DEVICES, launch
+from tests.numerics import assert_close
 
 
 def ptx_of(kernel: Any, target: Any, grid: Sequence[int], *args: Any, **named: Any) -> str:
@@ -81,6 +88,26 @@ def test_num_ctas_share_a_row(ctas: int) -> None:
     assert (".cluster" in code.code.decode() or "mapa" in code.code.decode()) == (ctas > 1)
     old = variants.code_for(softmax, found, (64,), options, SM_80).compiled
     assert old.cluster == 1
+
+
+@pytest.mark.parametrize(
+    "given", [{"num_ctas": 2}, {"num_ctas": 4}, {"num_ctas": 8, "num_warps": 2},
+              {"launch_pdl": True}, {"launch_pdl": True, "num_ctas": 2, "maxnreg": 64}], ids=str
+)  # fmt: skip
+@pytest.mark.parametrize("n", [1024])
+def test_results_of_the_simulator(n: int, given: dict[str, Any], rng: np.random.Generator) -> None:
+    x = rng.standard_normal((3, n)).astype(np.float32)
+    out = np.full_like(x, np.nan)
+    bound, options = softmax.bind((x, out), {"N": n, **given})
+    found = classify(bound, softmax.constexprs, softmax.plain, softmax.annotated)
+    code = variants.code_for(softmax, found, (3,), options, SM_90A)
+    with Sizes(code.examples):
+        program = lower_to_gpu(code.program.kernel, SM_90A)
+        verify(program)
+        verify_protocol(program)
+        simulate(program, {"x": x.reshape(-1), "out": out.reshape(-1)}, seed=3, late=True)
+    e = np.exp(x.astype(float) - x.max(1, keepdims=True))
+    assert_close(out, e / e.sum(1, keepdims=True), f32, n)
 
 
 @pytest.mark.parametrize(
