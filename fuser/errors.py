@@ -220,8 +220,9 @@ class CheckError(FuserError):
         return f"{text}\n{self.excerpt}" if self.excerpt else text
 
 
-class DeviceAssertionError(LanguageError, AssertionError):
-    """What a kernel asserts with device_assert did not hold in a launch with debug=True."""
+class DeviceAssertionError(LanguageError, AssertionError, RuntimeError):
+    """What a kernel asserts with device_assert did not hold in a launch with debug=True. A
+    RuntimeError, as PyTorch has it of device-side asserts."""
 
 
 class StaticAssertionError(LanguageError):

@@ -30,6 +30,11 @@ MARK = "__fuser_answers__"
 """In the globals of modules whose imports are answered: the names of the packages answered for."""
 
 
+NAMES_ONLY = "names only"
+"""The origin of modules whose names resolve and do nothing: who asks for one before he uses it
+(`find_spec`) is told that there is none."""
+
+
 class _Altered(ModuleType):
     """A module with some of its attributes replaced; the others are its own, as they are now."""
 
@@ -105,7 +110,8 @@ class Answers:
         return importlib.import_module(self.ours(name), package)
 
     def _find_spec(self, name: str, package: str | None = None) -> ModuleSpec | None:
-        return importlib.util.find_spec(self.ours(name), package)
+        found = importlib.util.find_spec(self.ours(name), package)
+        return None if found is not None and found.origin == NAMES_ONLY else found
 
     def _version(self, name: str) -> str:
         if name not in self.table:

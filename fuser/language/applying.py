@@ -133,6 +133,9 @@ def _python_call(e: Emitter, function: Any, args: list[Any], named: dict[str, An
         name = getattr(function, "__name__", describe(function))
         if not callable(function):
             e.fail(f"{describe(function)} is not a function")
+        absent = getattr(function, "fuser_absent", None)  # of triton/absent.py
+        if absent is not None:
+            e.fail(f"{absent[0]}: {absent[1]}", absent[2])
         e.fail(
             f"{name} is a Python function, which a kernel cannot call",
             f"decorate {name} like the kernel, or compute its result before the launch",

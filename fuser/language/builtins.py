@@ -10,6 +10,7 @@ from typing import Any
 
 from fuser.errors import StaticAssertionError
 from fuser.language import (
+    assembly,
     atomics,
     choosing,
     counting,
@@ -109,9 +110,9 @@ def _zeros_like(e: Emitter, input: Any) -> Tensor:
 
 
 @builtin("to_tensor")
-def _to_tensor(e: Emitter, value: Any) -> Any:
+def _to_tensor(e: Emitter, x: Any) -> Any:
     """A number as a tensor."""
-    return value if isinstance(value, Tensor | Pointer | Choice) else as_tensor(e, value)
+    return x if isinstance(x, Tensor | Pointer | Choice) else as_tensor(e, x)
 
 
 @builtin("cast", "to", method=True)
@@ -317,15 +318,10 @@ def _static_print(e: Emitter, *values: Any, sep: str = " ", end: str = "\n", **_
         print(*(unwrap(value) for value in values), sep=sep, end=end)
 
 
-@builtin("inline_asm_elementwise")
-def _asm(e: Emitter, *_: Any, **__: Any) -> None:
-    """Refused: inline assembly names one machine's instructions."""
-    e.fail("inline assembly", "it names one machine's instructions; write it in the language")
-
-
 __all__ = [
     "METHODS",
     "TABLE",
+    "assembly",
     "choosing",
     "counting",
     "debugging",

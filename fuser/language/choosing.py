@@ -7,6 +7,7 @@ from typing import Any
 
 from fuser.language import elementwise
 from fuser.language.arithmetic import as_tensor, binary, to_bool, where
+from fuser.language.debugging import checked
 from fuser.language.emitter import Emitter
 from fuser.language.registry import builtin, static_int
 from fuser.language.tensors import Tensor, unwrap
@@ -99,8 +100,10 @@ def _cdiv(e: Emitter, x: Any, div: Any) -> Any:
 
 
 def _operator(op: str) -> Callable[..., Any]:
-    def call(e: Emitter, x: Any, y: Any, sanitize_overflow: Any = None, **_: Any) -> Any:
-        return binary(e, op, unwrap(x), unwrap(y))
+    def call(e: Emitter, x: Any, y: Any, sanitize_overflow: Any = True, **_: Any) -> Any:
+        a, b = unwrap(x), unwrap(y)
+        found = binary(e, op, a, b)
+        return checked(e, op, a, b, found) if unwrap(sanitize_overflow) else found
 
     call.__doc__ = f"x {op} y."
     return call

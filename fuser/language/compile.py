@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fuser.base.target import Target
@@ -31,6 +31,8 @@ from fuser.tilegen.verify import verify
 SMALL_BYTES = (1 << 31) - 1
 """Memory whose byte offsets fit 32 bits."""
 LARGE_BYTES = 1 << 46
+FP8_PRODUCTS = 89
+"""The compute capability from which GPUs multiply 8-bit floats."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,12 @@ ArgumentClass = ArrayClass | IntegerClass | FloatClass | Fixed | tuple[Any, ...]
 class Options:
     """How a launch wants a kernel compiled. check: in the interpreter, not compiled at all (see
     check.py); deterministic: with atomics in a fixed order; fp_fusion: products may be contracted
-    with sums, and divisions on a GPU be approximate."""
+    with sums, and divisions on a GPU be approximate; overflow: sums, differences and products of
+    integers that do not fit raise after the launch.
+
+    GPUs. num_ctas: blocks of a cluster that share a program of rows; maxnreg: registers that a
+    thread may have at most, 0: as many as it wants; launch_pdl: the kernel begins while the one
+    before it on the stream ends, and waits for that before it reads."""
 
     num_warps: int = 4
     num_stages: int = 3
@@ -103,7 +110,18 @@ class Options:
     check: bool | Literal["benign"] = False
     deterministic: bool = False
     fp_fusion: bool = True
+    overflow: bool = False
+    num_ctas: int = 1
+    maxnreg: int = 0
+    launch_pdl: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def on(self, target: Target) -> Options:
+        """With what the language may ask of a target."""
+        if not target.is_cuda:
+            return self
+        known = {"gpu": True, "fp8_products": target.sm >= FP8_PRODUCTS}
+        return replace(self, extra={**self.extra, **known})
 
 
 @dataclass(eq=False)
@@ -146,15 +164,19 @@ def trace(
     along axes 0, 1, 2; open_grid: whether the code is to serve other grids. Raises LanguageError.
     """
     builder = Builder(
-        function.fn.__name__, Schedule(warps=options.num_warps, stages=options.num_stages)
-    )
+        function.fn.__name__,
+        Schedule(
+            warps=options.num_warps, stages=options.num_stages, cluster=options.num_ctas,
+            max_registers=options.maxnreg, launch_overlap=True if options.launch_pdl else None,
+        ),
+    )  # fmt: skip
     builder.kernel.fast = options.fp_fusion
     plain = bool(function.options.get("plain_pointers"))
     binder = _Binder(builder, sizes, plain, open_grid)
     extents = _grid(grid, binder, open_grid)
     e = Emitter(builder, extents)
     e.options = {**function.options, **options.extra}
-    e.options["debug"] = options.debug
+    e.options |= {"debug": options.debug, "overflow": options.overflow}
     e.call = lambda fn, *args, **named: inline(e, fn, args, named)
     named = {name: binder.bind(e, name, kind, leaves) for name, kind in classes.items()}
     with e.at(function.source, function.source.tree):
@@ -193,8 +215,10 @@ def finish(program: Program, sizes: Sizes, gpu: Target | None = None, check: boo
     if check:
         verify(kernel)
     run_passes(kernel, verify=check)
-    if gpu is not None:
-        kernel.schedule = schedules.choose(kernel, kernel.schedule, gpu)
+    asked = kernel.schedule
+    kernel.schedule = (
+        replace(asked, cluster=1) if gpu is None else schedules.choose(kernel, asked, gpu)
+    )
     program.guards = sizes.guards
 
 

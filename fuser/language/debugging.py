@@ -7,17 +7,28 @@ import string
 from typing import Any
 
 from fuser.dtypes import f64, i32, i64
+from fuser.graph.sizes import is_symbolic
 from fuser.language import narrow, shapes
-from fuser.language.arithmetic import as_tensor, binary, cast, to_bool, unary
+from fuser.language.arithmetic import (
+    arithmetic,
+    as_tensor,
+    binary,
+    cast,
+    compare,
+    operands,
+    to_bool,
+    unary,
+)
 from fuser.language.emitter import Emitter
 from fuser.language.folds import folded
 from fuser.language.registry import builtin
 from fuser.language.sites import HEADER, MOST_SITES, AssertSite, PrintSite, Reports
 from fuser.language.tensors import Tensor
-from fuser.language.types import int32
-from fuser.tilegen.index import Index, axis, scalar
+from fuser.language.types import int32, int64, uint64
+from fuser.language.wholes import fits, operate_whole, stay_whole
+from fuser.tilegen.index import Atom, Index, Lookup, Scalar, axis, scalar
 from fuser.tilegen.ir import Buffer
-from fuser.tilegen.value import Value
+from fuser.tilegen.value import UNBOUNDED, Value
 
 
 def _reports(e: Emitter) -> Reports:
@@ -118,3 +129,55 @@ def device_assert(e: Emitter, cond: Any, msg: Any = "", mask: Any = None) -> Non
             number = binary(e, "+", number, part)
     told = binary(e, "*", any_bad, number)
     e.builder.atomic("max", _counter(e, reports, site.number), (), e.value_of(as_tensor(e, told)))
+
+
+WIDEST = 64
+"""Bits of integers, from which on no wider one says whether a result fits."""
+
+
+def checked(e: Emitter, op: str, a: Any, b: Any, found: Any) -> Any:
+    """found, which is `a op b`: a launch that asks for it raises where the true number of +, - or *
+    does not fit the integer type. What is known to fit, as most of what addresses are made of,
+    needs no check; a function of single elements runs where no element asks for it."""
+    if not e.options.get("overflow") or e.pointwise or not isinstance(found, Tensor):
+        return found
+    kind = found.dtype
+    if op not in "+-*" or not kind.is_int() or kind.is_bool() or kind.bits >= WIDEST:
+        return found
+    x, y = operands(e, a, b, op)
+    if found.literal is not None or _is_known_to_fit(e, op, x, y):
+        return found
+    unsigned = op == "*" and kind.is_int_unsigned()
+    wide = uint64 if unsigned else int64
+    true = arithmetic(e, op, cast(e, x, wide), cast(e, y, wide))
+    held = compare(e, "<=", true, kind.get_int_max_value())
+    if not unsigned:
+        held = binary(e, "&", held, compare(e, ">=", true, kind.get_int_min_value()))
+    device_assert(e, held, f"{kind} overflow detected for operation {op}")
+    return found
+
+
+def _is_known_to_fit(e: Emitter, op: str, x: Tensor, y: Tensor) -> bool:
+    """Whether a result is an index expression of sizes, program ids and tile axes, or of numbers
+    whose ends are known, that fits its type."""
+    whole = operate_whole(op, e.index_of(x), e.index_of(y)) if stay_whole(x, y) else None
+    return (
+        whole is not None
+        and all(_has_ends(atom) for atom in whole.leaves())
+        and fits(e, whole, x.dtype)
+    )
+
+
+def _has_ends(atom: Atom) -> bool:
+    if not isinstance(atom, Scalar | Lookup):
+        return True
+    return all(is_symbolic(end) or abs(end) < UNBOUNDED for end in atom.value.range)
+
+
+@builtin("expect_zero")
+def expect_zero(e: Emitter, x: Any, mask: Any) -> Any:
+    """x, of which 0 is expected where the mask is true: asserted in a launch with debug=True."""
+    unmasked = unary(e, "not", to_bool(e, as_tensor(e, mask)))
+    held = binary(e, "|", compare(e, "==", as_tensor(e, x), 0), unmasked)
+    device_assert(e, held, "expect_zero: not 0 where the mask is true")
+    return x

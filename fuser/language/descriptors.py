@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from fuser.errors import UsageError
+from fuser.errors import UnsupportedError, UsageError
 from fuser.language import atomics, memory, shapes
 from fuser.language.arithmetic import as_tensor, binary, compare, describe, logical
 from fuser.language.emitter import Emitter
@@ -219,8 +219,8 @@ class Parts(NamedTuple):
 class TensorDescriptor:
     """An array as an argument of a kernel that loads and stores blocks of it.
 
-    shape, strides: in elements. padding: zero or nan, what is read beyond the array. Raises
-    UsageError.
+    shape, strides: in elements. padding: zero or nan, what is read beyond the array.
+    round_f32_to_tf32: False. Raises UsageError and UnsupportedError.
     """
 
     base: Any
@@ -228,6 +228,7 @@ class TensorDescriptor:
     strides: Sequence[int]
     block_shape: Sequence[int]
     padding: str = "zero"
+    round_f32_to_tf32: bool = False
 
     def __post_init__(self) -> None:
         self.shape, self.strides = list(self.shape), list(self.strides)
@@ -244,17 +245,27 @@ class TensorDescriptor:
             raise UsageError(f"a descriptor of the shape {tuple(self.shape)}")
         if self.padding not in ("zero", "nan"):
             raise UsageError(f"the padding {self.padding!r}", hint="it is zero or nan")
+        if self.round_f32_to_tf32:
+            raise UnsupportedError(
+                "round_f32_to_tf32: a descriptor's loads keep all bits",
+                hint='multiply with tl.dot(..., input_precision="tf32")',
+            )
 
     @staticmethod
     def from_tensor(
-        tensor: Any, block_shape: Sequence[int], padding: str = "zero"
+        tensor: Any,
+        block_shape: Sequence[int],
+        padding: str = "zero",
+        round_f32_to_tf32: bool = False,
     ) -> TensorDescriptor:
         """The descriptor of a whole array."""
         from fuser.runtime.arrays import describe as record_of
 
         base = tensor.base if isinstance(tensor, Retyped) else tensor
         record = record_of(base, "the array of a descriptor")
-        return TensorDescriptor(tensor, record.shape, record.strides, block_shape, padding)
+        return TensorDescriptor(
+            tensor, record.shape, record.strides, block_shape, padding, round_f32_to_tf32
+        )
 
     def parts(self) -> Parts:
         """What a launch passes of it: the base, sizes, strides and the block."""

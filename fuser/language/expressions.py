@@ -19,6 +19,7 @@ from fuser.language.aggregates import Aggregate
 from fuser.language.applying import MUTABLE, RUNTIME, Method, apply, member_of
 from fuser.language.arithmetic import binary, describe, to_bool, unary
 from fuser.language.arithmetic import logical as both
+from fuser.language.debugging import checked
 from fuser.language.emitter import Emitter
 from fuser.language.exits import Truth
 from fuser.language.source import Source
@@ -220,7 +221,7 @@ class Expressions:
     def _binary(self, sign: str, a: Any, b: Any) -> Any:
         """An operator, by the methods of an object where an operand is one."""
         if not isinstance(a, Aggregate) and not isinstance(b, Aggregate):
-            return binary(self.e, sign, a, b)
+            return checked(self.e, sign, a, b, binary(self.e, sign, a, b))
         compared = aggregates.COMPARED.get(sign)
         word = compared or aggregates.BINARY[sign]
         other = aggregates.COMPARED[aggregates.MIRRORED[sign]] if compared else f"r{word}"

@@ -100,7 +100,7 @@ def _seconds(
     found = classify(bound, function.constexprs, plain, function.annotated)
     try:
         with Sizes({}) as sizes:
-            program = trace(function, found.classes, found.leaves, grid, options, sizes)
+            program = trace(function, found.classes, found.leaves, grid, options.on(target), sizes)
             finish(program, sizes, target if target.is_cuda else None)
             return estimate(program.kernel, math.prod(grid), target)
     except FuserError:

@@ -183,10 +183,13 @@ def cumsum(
     return _scanned(e, "sum", x, axis, reverse)
 
 
-def cumprod(e: Emitter, input: Any, axis: int = 0, reverse: bool = False) -> Tensor:
-    """Running products along an axis: bfloat16 in float32."""
+def cumprod(
+    e: Emitter, input: Any, axis: int = 0, reverse: bool = False, dtype: ElementType | None = None
+) -> Tensor:
+    """Running products along an axis, in a type: bfloat16 in float32."""
     x = as_tensor(e, input)
-    x = cast(e, x, float32) if x.dtype.is_bf16() else x
+    if dtype is not None or x.dtype.is_bf16():
+        x = cast(e, x, dtype or float32)
     return _scanned(e, "prod", x, axis, reverse)
 
 

@@ -18,6 +18,7 @@ from fuser.errors import UsageError
 from fuser.language.blocks import Block
 from fuser.language.functions import Function
 from fuser.language.outside import Outside
+from fuser.language.tensors import unwrap
 
 if TYPE_CHECKING:  # the compiler and LLVM load at the first launch
     from fuser.language.arguments import Arguments
@@ -30,8 +31,14 @@ if TYPE_CHECKING:  # the compiler and LLVM load at the first launch
 _log = logging.getLogger("fuser.recompiles")
 Grid = Sequence[int] | Callable[[dict[str, Any]], Sequence[int] | int] | int
 
-KEY = ("the grid (2: two and more programs)", "num_warps", "num_stages", "debug", "deterministic",
-       "enable_fp_fusion", "the device")  # fmt: skip
+COMPILED_FOR = {
+    "num_warps": "num_warps", "num_stages": "num_stages", "debug": "debug",
+    "deterministic": "deterministic", "fp_fusion": "enable_fp_fusion",
+    "overflow": "sanitize_overflow", "num_ctas": "num_ctas", "maxnreg": "maxnreg",
+    "launch_pdl": "launch_pdl",
+}  # fmt: skip
+"""The options that code is compiled for, and the keyword of each."""
+KEY = ("the grid (2: two and more programs)", *COMPILED_FOR.values(), "the device")
 """What a compile is for beside its arguments, in the order of the keys."""
 OPTIONS = (
     "num_warps", "num_stages", "num_ctas", "maxnreg", "debug", "enable_fp_fusion", "launch_pdl",
@@ -40,6 +47,8 @@ OPTIONS = (
     "check", "deterministic",
 )  # fmt: skip
 """Keywords of a launch that are no arguments of the kernel."""
+MOST_WARPS, MOST_CTAS = 32, 16
+"""Of a block of threads, and blocks of a cluster."""
 MOST_SMALL = 8
 """Launches too small to choose the extents of blocks by; then the defaults stay."""
 
@@ -188,12 +197,16 @@ class KernelFunction(Function):
             ) from None
         bound.apply_defaults()
         options = Options(
-            num_warps=int(asked.get("num_warps") or 4),
-            num_stages=int(asked.get("num_stages") or 3),
+            num_warps=_whole(asked, "num_warps", 4, MOST_WARPS),
+            num_stages=_whole(asked, "num_stages", 3),
             debug=bool(asked.get("debug", False)),
             check=_check_of(asked.get("check")),
             deterministic=bool(asked.get("deterministic", False)),
             fp_fusion=asked.get("enable_fp_fusion") is not False,
+            overflow=bool(asked.get("debug")) and self._finds_overflow(asked),
+            num_ctas=_whole(asked, "num_ctas", 1, MOST_CTAS),
+            maxnreg=_whole(asked, "maxnreg", 0),
+            launch_pdl=bool(asked.get("launch_pdl", False)),
         )
         arguments = {
             name: self._extents[name] if isinstance(value, Block) else value
@@ -201,11 +214,17 @@ class KernelFunction(Function):
         }
         return arguments, options
 
+    def _finds_overflow(self, asked: dict[str, Any]) -> bool:
+        """Whether integers that do not fit are errors of a debug launch: in the spelling where they
+        wrap, unless the launch says otherwise."""
+        wanted = asked.get("sanitize_overflow")
+        return bool(self.options.get("wraps") if wanted is None else wanted)
+
     def variant(self, found: Arguments, grid: Sequence[int], options: Options) -> Variant:
         """The variant for a launch, compiled now if there is none."""
         shape = tuple(min(extent, 2) for extent in (max(1, extent) for extent in grid))
-        key = (tuple(found.classes.values()), shape, options.num_warps, options.num_stages,
-               options.debug, options.deterministic, options.fp_fusion, found.device)  # fmt: skip
+        told = (getattr(options, name) for name in COMPILED_FOR)
+        key = (tuple(found.classes.values()), shape, *told, found.device)
         with self._lock:
             variants = self.variants.setdefault(key, [])
             reasons = []
@@ -250,6 +269,20 @@ def _always_checked() -> bool:
     return Config.from_environment().check
 
 
+def _whole(asked: dict[str, Any], name: str, default: int, most: int = 0) -> int:
+    """An option that is a whole number from 0 on, where 0 and None are the default; most: one that
+    is a power of 2 up to that. Raises UsageError."""
+    value = unwrap(asked.get(name))
+    try:
+        number = default if value is None else operator.index(value) or default
+    except TypeError:
+        number = -1
+    if number < 0 or (most and (number & (number - 1) or number > most)):
+        what = f"a power of 2 up to {most}" if most else "a whole number from 0 on"
+        raise UsageError(f"{name}={value!r}", hint=f"it is {what}")
+    return number
+
+
 def _check_of(asked: Any) -> Check:
     if asked is None:
         return _always_checked()
@@ -260,7 +293,16 @@ def _check_of(asked: Any) -> Check:
 
 def grid_of(grid: Grid, bound: dict[str, Any]) -> tuple[int, ...]:
     """1 to 3 numbers of programs. Raises UsageError."""
-    found = grid(bound) if callable(grid) else grid
+    try:
+        found = grid(bound) if callable(grid) else grid
+    except KeyError as error:
+        name = error.args[0] if error.args else None
+        if name in bound or not isinstance(name, str):
+            raise
+        raise UsageError(
+            f"the grid asks for {name!r}, which is no argument of the kernel",
+            hint=f"its arguments: {', '.join(bound)}",
+        ) from error
     items = tuple(found) if isinstance(found, tuple | list) else (found,)
     if not 1 <= len(items) <= 3:
         raise UsageError(f"a grid of {len(items)} axes", hint="it has 1 to 3")

@@ -265,9 +265,9 @@ def numbers(e: Emitter, items: Any) -> tuple[Tensor, ...]:
     return tuple(as_tensor(e, item) for item in items)
 
 
-def advance(e: Emitter, block: Any, offsets: Any) -> BlockPointer:
+def advance(e: Emitter, base: Any, offsets: Any) -> BlockPointer:
     """The block pointer, further by so many elements along each dim."""
-    if not isinstance(block, BlockPointer):
-        e.fail(f"advance of {shown(block)}", "it moves block pointers")
-    moved = tuple(binary(e, "+", a, b) for a, b in zip(block.offsets, offsets, strict=True))
-    return replace(block, offsets=moved)
+    if not isinstance(base, BlockPointer):
+        e.fail(f"advance of {shown(base)}", "it moves block pointers")
+    moved = tuple(binary(e, "+", a, b) for a, b in zip(base.offsets, offsets, strict=True))
+    return replace(base, offsets=moved)

@@ -81,7 +81,7 @@ def _failed(site: AssertSite, program: int, grid: tuple[int, ...]) -> DeviceAsse
     place = (program % x, program // x % y, program // (x * y))
     message = f": {site.message}" if site.message else ""
     return DeviceAssertionError(
-        f"device_assert failed in program {place}{message}",
+        f"device-side assert failed in program {place}{message}",
         where=site.where, excerpt=site.excerpt, kernel=site.kernel,
     )  # fmt: skip
 

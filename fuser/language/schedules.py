@@ -58,6 +58,7 @@ def choose(kernel: Kernel, asked: Schedule, target: Target) -> Schedule:
         is_straight,  # of use to kernels for GPUs alone
     )
 
+    wanted, asked = asked.cluster, replace(asked, cluster=1)
     largest = 1
     for op in kernel.walk():
         if isinstance(op, ops.Dot):
@@ -70,8 +71,11 @@ def choose(kernel: Kernel, asked: Schedule, target: Target) -> Schedule:
     if held and all(isinstance(op, _ROWS) for op in kernel.walk()):
         rows = Rows(kernel, held, target)
         found = rows.spread(asked.warps)
-        if found.blocks < 2 and target.clusters and is_straight(kernel):
-            found = rows.shared()
+        if target.clusters and is_straight(kernel):
+            if wanted > 1:
+                found = rows.shared_by(warps, min(wanted, LARGEST))
+            elif found.blocks < 2:
+                found = rows.shared()
         if found.blocks:
             warps, cluster, resident = found
     elif warps == 8 and held and held <= HALF * 32 * warps:
@@ -129,7 +133,11 @@ class Rows:
         cluster = 2
         while cluster < LARGEST and self.held > SHARE * 32 * WARPS * cluster:
             cluster *= 2
-        return Spread(WARPS, cluster, self.blocks(WARPS, cluster))
+        return self.shared_by(WARPS, cluster)
+
+    def shared_by(self, warps: int, cluster: int) -> Spread:
+        """Over so many blocks of so many warps."""
+        return Spread(warps, cluster, self.blocks(warps, cluster))
 
 
 def _read_after(kernel: Kernel) -> Iterator[Value]:

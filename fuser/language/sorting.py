@@ -76,7 +76,7 @@ def _restored(e: Emitter, found: Tensor, back: list[int], x: Any) -> Tensor:
     return cast(e, shapes.permute(e, found, back), as_tensor(e, x).dtype)
 
 
-@builtin("sort")
+@builtin("sort", method=True)
 def sort(e: Emitter, x: Any, dim: Any = None, descending: Any = False) -> Tensor:
     """The elements along an axis (the last) in order."""
     tile, back = _prepared(e, "sort", x, dim)

@@ -202,6 +202,14 @@ class Constexpr:
     def __getitem__(self, at: Any) -> Constexpr:
         return Constexpr(self.value[unwrap(at)])
 
+    def logical_and(self, other: Any) -> Constexpr:
+        """`self and other`."""
+        return Constexpr(self.value and unwrap(other))
+
+    def logical_or(self, other: Any) -> Constexpr:
+        """`self or other`."""
+        return Constexpr(self.value or unwrap(other))
+
 
 def _operators() -> None:
     """Operators of constexprs give constexprs: in Python that runs while a kernel is compiled, and

@@ -6,14 +6,86 @@ pointer to it as `pointer<fp32>`, a tile as `<[16, 32], fp32>`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
 from fuser import dtypes
 from fuser.dtypes import DType
 
 
-class ElementType:
+class Kind:
+    """What kernels ask of any type. `is_int8()`, `is_fp8e5()` and the like are set below."""
+
+    name, kind, bits = "", "", 0
+
+    def is_floating(self) -> bool:
+        return self.kind == "float"
+
+    def is_fp8(self) -> bool:
+        return self.kind == "float" and self.bits == 8
+
+    def is_standard_floating(self) -> bool:
+        return self.kind == "float" and self.bits > 8
+
+    def is_fp16(self) -> bool:
+        return self.name == "fp16"
+
+    def is_bf16(self) -> bool:
+        return self.name == "bf16"
+
+    def is_fp32(self) -> bool:
+        return self.name == "fp32"
+
+    def is_fp64(self) -> bool:
+        return self.name == "fp64"
+
+    def is_int(self) -> bool:
+        return self.kind in ("int", "uint")
+
+    def is_int_signed(self) -> bool:
+        return self.kind == "int"
+
+    def is_int_unsigned(self) -> bool:
+        return self.kind == "uint"
+
+    def is_bool(self) -> bool:
+        return self.name == "int1"
+
+    def is_void(self) -> bool:
+        return self.kind == "void"
+
+    def get_int_max_value(self) -> int:
+        """The greatest number of an integer type."""
+        return int((1 << (self.bits - (self.kind == "int"))) - 1)
+
+    def get_int_min_value(self) -> int:
+        """The least."""
+        return -(1 << (self.bits - 1)) if self.kind == "int" else 0
+
+    @property
+    def cache_key_part(self) -> str:
+        return str(self)
+
+    def with_element_ty(self, element_ty: ElementType | PointerType) -> Kind:
+        """That type, in the shape of this one."""
+        return element_ty
+
+    def is_ptr(self) -> bool:
+        return False
+
+    def is_block(self) -> bool:
+        return False
+
+    def is_const(self) -> bool:
+        return False
+
+    @staticmethod
+    def is_dtype(type_str: str) -> bool:
+        """Whether it is the name of an element type."""
+        return any(item.name == type_str for item in ALL)
+
+
+class ElementType(Kind):
     """A number type. `ir` is how the Tile IR holds it: 8-bit floats are codes, `u8`.
 
     name: `fp32`; long_name: `float32`, its name in the language; kind: float, int, uint or void;
@@ -69,50 +141,8 @@ class ElementType:
     def shape(self) -> tuple[int, ...]:
         return ()
 
-    def is_floating(self) -> bool:
-        return self.kind == "float"
 
-    def is_fp8(self) -> bool:
-        return self.kind == "float" and self.bits == 8
-
-    def is_standard_floating(self) -> bool:
-        return self.kind == "float" and self.bits > 8
-
-    def is_fp16(self) -> bool:
-        return self.name == "fp16"
-
-    def is_bf16(self) -> bool:
-        return self.name == "bf16"
-
-    def is_fp32(self) -> bool:
-        return self.name == "fp32"
-
-    def is_fp64(self) -> bool:
-        return self.name == "fp64"
-
-    def is_int(self) -> bool:
-        return self.kind in ("int", "uint")
-
-    def is_int_signed(self) -> bool:
-        return self.kind == "int"
-
-    def is_int_unsigned(self) -> bool:
-        return self.kind == "uint"
-
-    def is_bool(self) -> bool:
-        return self.name == "int1"
-
-    def is_ptr(self) -> bool:
-        return False
-
-    def is_block(self) -> bool:
-        return False
-
-    def is_void(self) -> bool:
-        return self.kind == "void"
-
-
-class PointerType:
+class PointerType(Kind):
     """A pointer to elements of a type."""
 
     def __init__(self, element_ty: ElementType, address_space: int = 1, const: bool = False):
@@ -137,17 +167,11 @@ class PointerType:
     def is_ptr(self) -> bool:
         return True
 
-    def is_block(self) -> bool:
-        return False
-
-    def is_floating(self) -> bool:
-        return False
-
-    def is_int(self) -> bool:
-        return False
+    def is_const(self) -> bool:
+        return self.const
 
 
-class BlockType:
+class BlockType(Kind):
     """A tile of elements or pointers."""
 
     def __init__(self, element_ty: ElementType | PointerType, shape: Sequence[int]) -> None:
@@ -180,11 +204,15 @@ class BlockType:
     def __hash__(self) -> int:
         return hash((self.element_ty, self.shape))
 
-    def is_ptr(self) -> bool:
-        return False
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.element_ty.primitive_bitwidth // 8
 
     def is_block(self) -> bool:
         return True
+
+    def with_element_ty(self, element_ty: ElementType | PointerType) -> BlockType:
+        return BlockType(element_ty, self.shape)
 
 
 class Const:
@@ -222,6 +250,15 @@ ALL: tuple[ElementType, ...] = (
 BY_NAME = {dtype.name: dtype for dtype in ALL} | {dtype.long_name: dtype for dtype in ALL}
 pi32_t = PointerType(int32)
 
+
+def _predicate(name: str) -> Callable[[Kind], bool]:
+    return lambda self: self.name == name
+
+
+for _item in ALL:
+    if not hasattr(Kind, f"is_{_item.name}"):
+        setattr(Kind, f"is_{_item.name}", _predicate(_item.name))
+
 _CODES = {
     "f8e5m2": float8e5, "f8e4m3fn": float8e4nv, "f8e4m3fnuz": float8e4b8, "f8e5m2fnuz": float8e5b16,
 }  # fmt: skip
@@ -235,4 +272,4 @@ def of_dtype(dtype: DType) -> ElementType:
 
 
 def is_type(value: Any) -> TypeGuard[ElementType | PointerType | BlockType]:
-    return isinstance(value, ElementType | PointerType | BlockType)
+    return isinstance(value, Kind)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fuser.backend.module import CompiledKernel
@@ -29,9 +29,6 @@ from fuser.pipeline.devices import choose_target
 from fuser.runtime.cache import KernelCache
 from fuser.runtime.launch import CpuKernel, CudaKernel, load_kernel, scalar_bits, stream_for
 from fuser.tilegen.text import print_kernel
-
-FP8_PRODUCTS = 89
-"""The compute capability from which GPUs multiply 8-bit floats."""
 
 
 @dataclass(eq=False)
@@ -130,8 +127,7 @@ def code_for(
 ) -> Code:
     """The code for the arguments of a launch; nothing is loaded. Raises LanguageError, and what
     compiling raises."""
-    if target.name == "cuda" and target.sm >= FP8_PRODUCTS:
-        options = replace(options, extra={**options.extra, "fp8_products": True})
+    options = options.on(target)
     with Sizes({}) as sizes:
         program = trace(function, found.classes, found.leaves, grid, options, sizes)
         emitted = print_kernel(program.kernel)

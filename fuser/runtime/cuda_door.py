@@ -22,7 +22,8 @@ from fuser.runtime.native_words import Door
 
 ATTRIBUTE_BYTES = 72
 """Of a CUlaunchAttribute: its number, and 64 bytes of value from byte 8 on."""
-CLUSTER_DIMENSION = 4
+CLUSTER_DIMENSION, STREAM_SERIALIZATION = 4, 6
+"""Their numbers: the blocks of a cluster, and that the kernel before need not have ended."""
 
 _FUNCTIONS = {
     Door.LAUNCH: "cuLaunchKernelEx",
@@ -76,12 +77,14 @@ def fill_cuda(record: Record, kernel: CudaKernel, arrays: Sequence[Any]) -> None
     record[Door.FUNCTION] = int(kernel.function)
     record[Door.CONTEXT] = int(driver.context(kernel.ordinal))
     record[Door.BLOCK], record[Door.SHARED] = compiled.threads, compiled.shared_bytes
-    if compiled.cluster > 1:
-        attribute = np.zeros(ATTRIBUTE_BYTES // 4, np.uint32)
-        attribute[0] = CLUSTER_DIMENSION
-        attribute[2:5] = compiled.cluster, 1, 1
-        record[Door.ATTRIBUTES], record[Door.ATTRIBUTE_COUNT] = address(attribute), 1
-        record.keep.append(attribute)
+    asked = [(CLUSTER_DIMENSION, compiled.cluster, 1, 1)] if compiled.cluster > 1 else []
+    if compiled.pdl:
+        asked.append((STREAM_SERIALIZATION, 1, 0, 0))
+    if asked:
+        attributes = np.zeros((len(asked), ATTRIBUTE_BYTES // 4), np.uint32)
+        attributes[:, [0, 2, 3, 4]] = asked
+        record[Door.ATTRIBUTES], record[Door.ATTRIBUTE_COUNT] = address(attributes), len(asked)
+        record.keep.append(attributes)
     torch, records = sys.modules.get("torch"), [describe(array) for array in arrays]
     if any(item.device != "cuda" for item in records):
         raise UnsupportedError("an array is not on the GPU")

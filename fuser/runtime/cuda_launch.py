@@ -79,7 +79,7 @@ class CudaKernel:
             config.blockDimX, config.blockDimY, config.blockDimZ = kernel.threads, 1, 1
             config.sharedMemBytes = kernel.shared_bytes
             config.hStream = stream
-            config.attrs = launch_attributes(kernel.cluster, False)
+            config.attrs = launch_attributes(kernel.cluster, kernel.pdl)
             config.numAttrs = len(config.attrs)
             driver.call("cuLaunchKernelEx", config, self.function, (arguments, types), 0)
 

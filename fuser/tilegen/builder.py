@@ -206,6 +206,21 @@ class Builder:
             dtype = BITS[fn][dtype]
         return self._append(ops.Map(fn=fn, args=args), TileType(dtype, shape))
 
+    def assembly(
+        self, text: str, constraints: str, args: Sequence[Value], kinds: Sequence[DType], pack: int
+    ) -> list[Value]:
+        """Instructions of a GPU on each element: one result for each of `kinds`."""
+        return [
+            self._append(
+                ops.Assembly(
+                    text=text, constraints=constraints, args=tuple(args), pack=pack,
+                    kinds=tuple(item.name for item in kinds), which=which,
+                ),
+                TileType(kind, args[0].shape),
+            )
+            for which, kind in enumerate(kinds)
+        ]  # fmt: skip
+
     def cast(self, x: Value, dtype: DType, flush: bool = False) -> Value:
         """Convert; x itself if it has the dtype already."""
         if x.dtype == dtype:

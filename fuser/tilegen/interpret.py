@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
 from fuser.dtypes import BY_NAME
-from fuser.errors import VerifyError
+from fuser.errors import UnsupportedError, VerifyError
 from fuser.graph.ops.registry import primitive
 from fuser.tilegen import ops
 from fuser.tilegen.index import Atom, Axis, Extreme, FloorDiv, Index, Lookup, Mod, Scalar
@@ -328,6 +328,12 @@ class _Program:
     def map(self, op: ops.Map) -> tuple[Array, ...]:
         return primitive(op.fn).evaluate([self.values[arg] for arg in op.args], {})
 
+    def assembly(self, op: ops.Assembly) -> NoReturn:
+        raise UnsupportedError(
+            "assembly: instructions of a GPU have no meaning in the interpreter",
+            hint="launch the kernel on a GPU",
+        )
+
     def cast(self, op: ops.Cast) -> tuple[Array, ...]:
         return primitive("cast").evaluate([self.values[op.x]], {"dtype": op.dtype})
 
@@ -443,6 +449,7 @@ _RULES: dict[type[Op], Callable[[_Program, Any], tuple[Array, ...]]] = {
     ops.Gather: _Program.gather,
     ops.While: _Program.while_loop,
     ops.Map: _Program.map,
+    ops.Assembly: _Program.assembly,
     ops.Cast: _Program.cast,
     ops.Broadcast: _Program.broadcast,
     ops.Reshape: _Program.reshape,

@@ -141,6 +141,24 @@ class Map(Op):
 
 
 @dataclass(eq=False, kw_only=True)
+class Assembly(Map):
+    """Instructions of a GPU on each element, written by the user, without effects beside their
+    results: text and constraints as LLVM has them, of `pack` elements at a time, which share 32-bit
+    registers where they are shorter.
+
+    kinds: dtypes of all results, of which this is the one with the number `which`.
+    """
+
+    opcode: ClassVar[str] = "assembly"
+    fn: str = "assembly"
+    text: str
+    constraints: str
+    pack: int
+    kinds: tuple[str, ...]
+    which: int
+
+
+@dataclass(eq=False, kw_only=True)
 class Cast(Op):
     """Convert each element, as the graph's cast. flush: results below the normal range may be 0."""
 
@@ -292,7 +310,7 @@ WRITES = Store | AtomicAdd | Atomic
 OPS: dict[str, type[Op]] = {
     op.opcode: op
     for op in (
-        ProgramId, IndexTile, Full, Load, Store, AtomicAdd, Atomic, Map, Cast, Bitcast, Broadcast,
-        Reshape, Permute, Gather, Reduce, Scan, Dot, For, While, If, Yield,
+        ProgramId, IndexTile, Full, Load, Store, AtomicAdd, Atomic, Map, Assembly, Cast, Bitcast,
+        Broadcast, Reshape, Permute, Gather, Reduce, Scan, Dot, For, While, If, Yield,
     )
 }  # fmt: skip

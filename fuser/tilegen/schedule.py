@@ -26,7 +26,8 @@ class Schedule:
     GPUs. consumer_groups: warp groups of `warps` warps that compute a tile each, in ping-pong.
     tf32x3: float32 matmuls as three products of TF32 on wgmma. resident_rows: long rows of a
     reduction stay in shared memory. blocks_per_sm: blocks that a multiprocessor is to run at once
-    (0: the compiler's choice). im2col: loads of windows on an image use TMA's im2col mode.
+    (0: the compiler's choice). max_registers: of a thread (0: the compiler's choice). im2col: loads
+    of windows on an image use TMA's im2col mode.
     launch_overlap, early_constants, warp_specialized, ping_pong: whether the kernel starts before
     the previous one has ended, requests constants meanwhile, has a producer warp, and whether its
     consumer groups ping-pong at the tensor cores; None is the compiler's choice. bounded_scores:
@@ -51,6 +52,7 @@ class Schedule:
     tf32x3: bool = False
     resident_rows: bool = False
     blocks_per_sm: int = 0
+    max_registers: int = 0
     im2col: bool = True
     launch_overlap: bool | None = None
     early_constants: bool | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 
-from fuser.dtypes import DType, bool_, f32
+from fuser.dtypes import BY_NAME, DType, bool_, f32
 from fuser.errors import ShapeError, VerifyError
 from fuser.graph.ir import TensorType
 from fuser.graph.ops.registry import PRIMITIVES
@@ -144,6 +144,10 @@ class _Types(Check):
                 reads = isinstance(op, ops.Atomic) and op.fn == "load"
                 stored = reads or role in ("output", "workspace")
                 require(stored, f"a store to the {role} {op.view!r}")
+            case ops.Assembly():
+                require(len({arg.shape for arg in op.args}) == 1, f"assembly of {op.args}")
+                require(op.pack > 0, f"packs of {op.pack}")
+                yield TileType(BY_NAME[op.kinds[op.which]], op.args[0].shape)
             case ops.Map():
                 yield self.map(op)
             case ops.Cast():

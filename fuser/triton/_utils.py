@@ -9,6 +9,7 @@ from typing import Any
 from fuser.errors import UsageError
 from fuser.language import TRITON_MAX_TENSOR_NUMEL
 from fuser.language.types import BY_NAME
+from fuser.triton.absent import names
 from fuser.triton.parameters import short_name
 
 Path = tuple[int, ...]
@@ -106,6 +107,15 @@ def get_primitive_bitwidth(dtype: str) -> int:
         return int(short == "u1")
     digits = "8" if short.startswith("fp8") else "".join(c for c in short if c.isdigit())
     return int(digits)
+
+
+BITWIDTH_DICT: dict[str, int] = {
+    short: get_primitive_bitwidth(short) for short in type_canonicalisation_dict.values()
+}
+"""The bits of types by their short names."""
+__getattr__ = names(
+    __name__, "prewarm_deprecation_warnings warn_once", "these are not Triton's warnings"
+)
 
 
 def is_namedtuple(val: Any) -> bool:

@@ -14,9 +14,21 @@ class NullAllocator:
 
 
 _allocator: Any = NullAllocator()
+_profile_allocator: Any = None
 
 
 def set_allocator(allocator: Callable[..., Any]) -> None:
     """Take an allocator. fuser's kernels make no use of it: descriptors need no memory."""
     global _allocator
     _allocator = allocator
+
+
+def set_profile_allocator(allocator: Callable[..., Any] | None) -> None:
+    """Take an allocator for a profiler's memory. fuser's kernels have no such memory."""
+    global _profile_allocator
+    _profile_allocator = allocator
+
+
+def has_profile_allocator() -> bool:
+    """Whether one was given."""
+    return _profile_allocator is not None

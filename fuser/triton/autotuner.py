@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from fuser.errors import (
@@ -15,6 +18,7 @@ from fuser.errors import (
     UsageError,
 )
 from fuser.triton import knobs
+from fuser.triton.backends.compiler import make_backend
 from fuser.triton.configs import OPTIONS, Config
 from fuser.triton.driver import driver
 from fuser.triton.errors import AutotunerError, OutOfResources
@@ -52,7 +56,7 @@ class Autotuner(KernelInterface):
             self.base_fn = self.base_fn.fn
         self.configs = list(configs) or [Config({})]
         self.cache: dict[tuple[Any, ...], Config] = {}
-        self.cache_results = cache_results
+        self.cache_results = cache_results or knobs.autotuning.cache
         self.reset_to_zero, self.restore_value = (
             list(reset_to_zero or ()),
             list(restore_value or ()),
@@ -155,6 +159,61 @@ class Autotuner(KernelInterface):
 
     def _contest(self, key: tuple[Any, ...], args: tuple[Any, ...], named: dict[str, Any]) -> None:
         candidates = self.prune_configs(named)
+
+        def bench() -> None:
+            self._time(key, candidates, args, named)
+
+        if self.cache_results:
+            known = self.check_disk_cache(key, candidates, bench)
+        else:
+            known = False
+            bench()
+        if knobs.autotuning.listener is not None:
+            knobs.autotuning.listener(
+                fn=self.base_fn, key=key, best_config=self.cache[key], cache_hit=known,
+                configs_timings=self.configs_timings, duration=None if known else self.bench_time,
+            )  # fmt: skip
+
+    def check_disk_cache(
+        self, tuning_key: tuple[Any, ...], configs: Sequence[Config], bench_fn: Callable[[], None]
+    ) -> bool:
+        """Whether an earlier process timed these configs for this key, on this device and with
+        this kernel; then the fastest of them is taken, else bench_fn times them and they are
+        kept: below knobs.cache.dir."""
+        from fuser.triton.runtime.cache import get_cache_manager  # which imports this module
+
+        files = get_cache_manager(self._digest(tuning_key, configs))
+        name = f"{self.base_fn.__name__[:150]}.autotune.json"
+        timings = _read_timings(files.get_file(name), len(configs))
+        if timings is not None:
+            self.configs_timings = dict(zip(configs, timings, strict=True))
+            self.cache[tuning_key] = min(configs, key=lambda config: self.configs_timings[config])
+            return True
+        bench_fn()
+        found = [self.configs_timings[config] for config in configs]
+        files.put(json.dumps({"timings": found}), name, binary=False)
+        return False
+
+    def _digest(self, key: tuple[Any, ...], configs: Sequence[Config]) -> str:
+        """A name for what timings depend on. A hook's code is no part of it."""
+        function = self.fn
+        while not hasattr(function, "cache_key"):
+            function = function.fn
+        target = driver.active.get_current_target()
+        material = [
+            make_backend(target).hash(), _device(), function.cache_key, repr(key),
+            *(f"{config}, {config.ir_override}" for config in configs),
+        ]  # fmt: skip
+        return hashlib.sha256("\0".join(material).encode()).hexdigest()
+
+    def _time(
+        self,
+        key: tuple[Any, ...],
+        candidates: Sequence[Config],
+        args: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> None:
+        """Time configs, and choose the fastest. Raises what the last raised if none can run."""
         start = time.perf_counter()
         self._failed = None
         timings: dict[Config, list[float]] = {}
@@ -229,6 +288,28 @@ class Autotuner(KernelInterface):
         return sorted(kept, key=lambda config: guesses[config])[:count]
 
 
+def _device() -> str:
+    """The device that is current; of a CPU what kernels have of it, and their threads."""
+    if driver.active.on_gpu:
+        return str(driver.active.get_device_interface().get_device_name())
+    from fuser.pipeline.devices import choose_target
+
+    return str(choose_target("cpu"))
+
+
+def _read_timings(path: str | None, count: int) -> list[list[float]] | None:
+    """The timings of a file, in the order of the configs; None where it has none, or others."""
+    if path is None:
+        return None
+    try:
+        found = json.loads(Path(path).read_text())["timings"]
+        timings = [[float(number) for number in row] for row in found]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    right = len(timings) == count and all(len(row) == 3 for row in timings)
+    return timings if right and min(timings)[0] != float("inf") else None
+
+
 def autotune(
     configs: Iterable[Config],
     key: Sequence[str],
@@ -247,7 +328,8 @@ def autotune(
 
     prune_configs_by: early_config_prune, perf_model, top_k. reset_to_zero, restore_value: arrays to
     clear, or to put back, around each run. pre_hook, post_hook: instead of that. do_bench: what
-    times a run. cache_results: taken and ignored; machine code is always cached.
+    times a run. cache_results: the timings last on disk, for later processes
+    (knobs.autotuning.cache: of all kernels).
     """
 
     def decorate(fn: Any) -> Autotuner:

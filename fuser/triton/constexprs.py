@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
 import textwrap
@@ -43,6 +44,14 @@ class ConstexprFunction:
             self.hash = hashlib.sha256(self.src.encode()).hexdigest()
         return self.hash
 
+    def parse(self) -> ast.Module:
+        """The syntax tree of `src`."""
+        return ast.parse(self.src)
+
+    def get_capture_scope(self) -> dict[str, Any]:
+        """The names around it, as they are now."""
+        return self.scope
+
     def __get__(self, owner: Any, kind: Any = None) -> Any:
         """As a method: with the object as its first argument."""
         return self if owner is None else BoundConstexprFunction(self, owner)
@@ -69,6 +78,17 @@ class BoundConstexprFunction:
 def constexpr_function(fn: Callable[..., Any]) -> ConstexprFunction:
     """Make a Python function callable in kernels while they are compiled."""
     return ConstexprFunction(fn)
+
+
+def must_use_result(x: Any, s: str | bool = True) -> Any:
+    """Mark a function whose result a kernel may not drop; `s` is added to the error.
+
+    Also as a decorator with a reason: @must_use_result("why").
+    """
+    if isinstance(x, str):
+        return lambda function: must_use_result(function, x)
+    x.must_use_result = s
+    return x
 
 
 def cdiv(x: Any, y: Any) -> Any:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
 import os
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +17,8 @@ from fuser.language.aggregates import Aggregate
 from fuser.language.jit import OPTIONS, KernelFunction, grid_of
 from fuser.language.tensors import Constexpr
 from fuser.triton import knobs
+from fuser.triton.absent import stand_in
+from fuser.triton.async_compile import AsyncCompileMode, FutureKernel, active_mode
 from fuser.triton.compiled import CompiledKernel
 from fuser.triton.constexprs import ConstexprFunction
 from fuser.triton.driver import driver
@@ -36,9 +39,13 @@ SPELLING = {
 """Where the language of Triton is narrower than fuser's (language/expressions.py reads these)."""
 
 
-SETTINGS = ("launch_enter_hook", "launch_exit_hook", "debug")
-"""Of knobs.runtime, those that a launch asks."""
-DEBUG_VARIABLE = "TRITON_DEBUG"
+SETTINGS = {
+    "runtime": ("launch_enter_hook", "launch_exit_hook", "debug"),
+    "language": ("default_fp_fusion", "force_disable_fp_fusion"),
+}
+"""Of knobs, those that a launch asks, by group."""
+VARIABLES = ("TRITON_DEBUG", "TRITON_DEFAULT_FP_FUSION", "TRITON_FORCE_DISABLE_FP_FUSION")
+"""Their variables of the environment."""
 
 
 class KernelInterface:
@@ -176,6 +183,24 @@ class JITFunction(KernelInterface, KernelFunction):
     def __repr__(self) -> str:
         return f"JITFunction({self.module}:{self.fn.__qualname__})"
 
+    create_binder = preload = type = stand_in(
+        "JITFunction.create_binder, preload, type",
+        "fuser binds and compiles by classes of arguments of its own",
+        "call kernel.warmup with arguments of the types to compile for",
+    )
+
+    def is_gluon(self) -> bool:
+        """Whether it is written in Gluon."""
+        return False
+
+    def parse(self) -> ast.Module:
+        """The syntax tree of `src`."""
+        return ast.parse(self.src)
+
+    def get_capture_scope(self) -> Mapping[str, Any]:
+        """The names around it, as they are now."""
+        return self.scope
+
     # launches -----------------------------------------------------------------------------------
 
     def add_pre_run_hook(self, hook: Callable[..., Any]) -> None:
@@ -192,6 +217,9 @@ class JITFunction(KernelInterface, KernelFunction):
                 )
         if not named.get("debug"):
             named["debug"] = bool(self.debug or knobs.runtime.debug)
+        if "enable_fp_fusion" not in self.signature.parameters:
+            asked = named.get("enable_fp_fusion")
+            named["enable_fp_fusion"] = knobs.language.fp_fusion_enabled(asked)
         return super().bind(args, named)
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
@@ -214,26 +242,25 @@ class JITFunction(KernelInterface, KernelFunction):
         from fuser.runtime.front import Watch
 
         environment = os.environ._data  # type: ignore[attr-defined]
-        settings = vars(knobs.runtime)
+        groups = {name: vars(getattr(knobs, name)) for name in SETTINGS}
         chains = knobs.runtime_knobs.launch_enter_hook, knobs.runtime_knobs.launch_exit_hook
-        variable = os.environ.encodekey(DEBUG_VARIABLE)
         constants = super()._watches()
         if constants is None:
             return None
         return (
             *constants,
             Watch.empty(vars(self), "pre_run_hooks"),
-            Watch.empty(vars(self), "pre_run_hooks"),
-            Watch.same(vars(knobs), "runtime"),
+            *(Watch.same(vars(knobs), name) for name in SETTINGS),
             *(Watch.empty(vars(chain), "calls") for chain in chains),
-            *(Watch.absent(settings, name) for name in SETTINGS),
+            *(Watch.absent(groups[group], name) for group in SETTINGS for name in SETTINGS[group]),
             Watch.same(vars(os), "environ"),
-            Watch.absent(environment, variable),
+            *(Watch.absent(environment, os.environ.encodekey(name)) for name in VARIABLES),
         )
 
     def _is_plain(self) -> bool:
         """Whether a launch depends on its arguments alone: nobody is told, and nothing added."""
-        return not (self.pre_run_hooks or _hooked() or knobs.runtime.debug)
+        asked = self.pre_run_hooks or _hooked() or knobs.runtime.debug
+        return not asked and knobs.language.fp_fusion_enabled(None)
 
     def run(self, *args: Any, grid: Any, warmup: bool = False, **named: Any) -> Any:
         """Launch, or compile only. The compiled kernel."""
@@ -258,6 +285,9 @@ class JITFunction(KernelInterface, KernelFunction):
             from fuser.language.check import run_checked
 
             return run_checked(self, found, extents, options, options.check)
+        mode = active_mode.get() if warmup else None
+        if mode is not None:
+            return self._handed_over(mode, found, extents, options)
         made = self._compiled(found, extents, options, warmup)
         if made is None or warmup or not all(extents):
             return made
@@ -274,6 +304,16 @@ class JITFunction(KernelInterface, KernelFunction):
             if hook is not None:
                 hook(metadata)
         return made
+
+    def _handed_over(
+        self, mode: AsyncCompileMode, found: Arguments, extents: Sequence[int], options: Options
+    ) -> FutureKernel:
+        """The compile as one of an AsyncCompileMode's."""
+        shape = tuple(min(extent, 2) for extent in extents)
+        key = (self, str((tuple(found.classes.items()), shape, options, found.device)))
+        return mode.submit(
+            key, lambda: self._compiled(found, extents, options, True), _nothing, _nothing
+        )
 
     def _check_parameters(self) -> None:
         for param in self.params:
@@ -333,6 +373,10 @@ class JITFunction(KernelInterface, KernelFunction):
         }  # fmt: skip
 
 
+def _nothing(item: Any) -> None:
+    """What is to be done when a compile ends."""
+
+
 def _uses(function: Any) -> list[str]:
     """The functions and constants from outside that a function's text names, as text."""
     found = []
@@ -361,7 +405,7 @@ def jit(
     debug: bool | None = None,
     noinline: bool | None = None,
 ) -> Any:
-    """Make a function a kernel. Parameters as those of triton.jit 3.6."""
+    """Make a function a kernel. Parameters as those of triton.jit 3.9."""
 
     def decorate(function: Callable[..., Any]) -> JITFunction:
         return JITFunction(
@@ -370,14 +414,3 @@ def jit(
         )  # fmt: skip
 
     return decorate if fn is None else decorate(fn)
-
-
-def must_use_result(x: Any, reason: str | bool = True) -> Any:
-    """Mark a function whose result a kernel may not drop; `reason` is added to the error.
-
-    Also as a decorator with a reason: @must_use_result("why").
-    """
-    if isinstance(x, str):
-        return lambda function: must_use_result(function, x)
-    x.must_use_result = reason
-    return x

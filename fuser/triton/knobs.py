@@ -3,8 +3,9 @@
     knobs.runtime.debug = True
     with knobs.compilation.scope(): ...
 
-Those of fuser are in docs/configuration.md. Of Triton's, fuser reads runtime.debug, the hooks of
-runtime, autotuning.print and autotuning.cache; the others are kept and change nothing.
+Those of fuser are in docs/command-line.md. Of Triton's, fuser reads runtime.debug, the hooks of
+runtime, autotuning (cache, print, listener) and in language the two on fusion of floats; the others
+are kept and change nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
+from fuser.triton.absent import names
 from fuser.triton.hooks import HookChain
 
 propagate_env = True
@@ -35,6 +37,11 @@ class env_base:
         self.key, self.default, self.read, self.name = key, default, read, ""
         self._raw: Any = os.environ.encodekey(key)
 
+    def get(self) -> Any:
+        """What the environment says."""
+        text = os.environ.get(self.key)
+        return self.default if text is None else self.read(text)
+
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
@@ -47,8 +54,7 @@ class env_base:
         # Each launch asks: a look at the variables as they are kept takes a tenth of the time.
         if self._raw not in getattr(os.environ, "_data", (self._raw,)):
             return self.default
-        text = os.environ.get(self.key)
-        return self.default if text is None else self.read(text)
+        return self.get()
 
     def __set__(self, owner: Any, value: Any) -> None:
         if isinstance(value, Env):
@@ -72,6 +78,31 @@ def _truth(text: str) -> bool:
 
 def _flag(key: str, default: bool = False) -> Any:
     return env_base(key, default, _truth)
+
+
+def env_bool(key: str, default: bool = False) -> env_base:
+    """A setting that is true or false."""
+    return env_base(key, default, _truth)
+
+
+def env_int(key: str, default: int = 0) -> env_base:
+    """A setting that is a whole number."""
+    return env_base(key, default, int)
+
+
+def env_str(key: str, default: str) -> env_base:
+    """A setting that is a text."""
+    return env_base(key, default)
+
+
+def env_opt_str(key: str) -> env_base:
+    """A setting that is a text, or None."""
+    return env_base(key)
+
+
+def env_opt_bool(key: str) -> env_base:
+    """A setting that is true, false or None."""
+    return env_base(key, None, _truth)
 
 
 class base_knobs:
@@ -116,7 +147,19 @@ class base_knobs:
 
 class build_knobs(base_knobs):
     cc = env_base("CC")
+    cudacrt_path = env_base("TRITON_CUDACRT_PATH")
+    cudart_path = env_base("TRITON_CUDART_PATH")
     impl: Any = None
+
+    @property
+    def backend_dirs(self) -> set[str]:
+        return {path for path in (self.cudacrt_path, self.cudart_path) if path is not None}
+
+
+class redis_knobs(base_knobs):
+    key_format = env_base("TRITON_REDIS_KEY_FORMAT", "triton:{key}:{filename}")
+    host = env_base("TRITON_REDIS_HOST", "localhost")
+    port = env_int("TRITON_REDIS_PORT", 6379)
 
 
 class cache_knobs(base_knobs):
@@ -126,6 +169,10 @@ class cache_knobs(base_knobs):
     dir = env_base("TRITON_CACHE_DIR", os.path.join(os.path.expanduser("~/"), ".triton", "cache"))
     manager_class = env_base("TRITON_CACHE_MANAGER")
     remote_manager_class = env_base("TRITON_REMOTE_CACHE_BACKEND")
+
+    def get_triton_dir(self, dirname: str) -> str:
+        """A folder of the home."""
+        return os.path.join(self.home_dir, ".triton", dirname)
 
 
 class compilation_knobs(base_knobs):
@@ -139,12 +186,15 @@ class compilation_knobs(base_knobs):
     front_end_debugging = _flag("TRITON_FRONT_END_DEBUGGING")
     allow_non_constexpr_globals = _flag("TRITON_ALLOW_NON_CONSTEXPR_GLOBALS")
     instrumentation_mode: str = ""
+    dump_ir_extract_di_local_variables = _flag("LLVM_EXTRACT_DI_LOCAL_VARIABLES")
+    fpsan_homomorphic_casts = _flag("TRITON_FPSAN_HOMOMORPHIC_CASTS")
     listener: Any = None
 
 
 class autotuning_knobs(base_knobs):
     cache = _flag("TRITON_CACHE_AUTOTUNING")
     print = _flag("TRITON_PRINT_AUTOTUNING")
+    listener: Any = None
 
 
 class runtime_knobs(base_knobs):
@@ -155,6 +205,7 @@ class runtime_knobs(base_knobs):
     launch_exit_hook: Any = HookChain(reversed=True)
     kernel_load_start_hook: Any = HookChain()
     kernel_load_end_hook: Any = HookChain(reversed=True)
+    kernel_unload_hook: Any = HookChain()
     jit_cache_hook: Any = None
     jit_post_compile_hook: Any = None
     add_stages_inspection_hook: Any = None
@@ -163,6 +214,12 @@ class runtime_knobs(base_knobs):
 class language_knobs(base_knobs):
     fp32_default = env_base("TRITON_F32_DEFAULT")
     default_fp_fusion = _flag("TRITON_DEFAULT_FP_FUSION", True)
+    force_disable_fp_fusion = _flag("TRITON_FORCE_DISABLE_FP_FUSION")
+
+    def fp_fusion_enabled(self, requested: bool | None) -> bool:
+        """Whether a launch that asks for this contracts a * b + c."""
+        wanted = self.default_fp_fusion if requested is None else requested
+        return bool(wanted) and not self.force_disable_fp_fusion
 
 
 @dataclass(frozen=True)
@@ -172,20 +229,63 @@ class NvidiaTool:
     path: str
     version: str
 
+    @staticmethod
+    def from_path(path: str) -> NvidiaTool | None:
+        """The tool at a path; None: fuser asks no tool for its version."""
+        return None
+
 
 class nvidia_knobs(base_knobs):
     disable_ptxas_opt = _flag("DISABLE_PTXAS_OPT")
     dump_nvptx = _flag("NVPTX_ENABLE_DUMP")
     libdevice_path = env_base("TRITON_LIBDEVICE_PATH")
+    ptxas_options = env_base("PTXAS_OPTIONS")
+    mock_ptx_version = env_base("TRITON_MOCK_PTX_VERSION")
+    dump_ptxas_log = _flag("TRITON_DUMP_PTXAS_LOG")
+    libcuda_path = env_base("TRITON_LIBCUDA_PATH")
     ptxas: Any = NvidiaTool("", "12.8")
+    ptxas_blackwell: Any = ptxas
+    cuobjdump: Any = ptxas
+    nvdisasm: Any = ptxas
 
 
-class amd_knobs(base_knobs):
-    libhip_path = env_base("TRITON_LIBHIP_PATH")
+def _kept(name: str, texts: str, flags: str, on: str = "") -> Any:
+    """A group of settings that nobody here reads: texts, flags and flags that are set from the
+    start, as `name=VARIABLE`."""
+    rows = {row.partition("=")[0]: env_base(row.partition("=")[2]) for row in texts.split()}
+    for told, default in ((flags, False), (on, True)):
+        rows |= {row.partition("=")[0]: _flag(row.partition("=")[2], default)
+                 for row in told.split()}  # fmt: skip
+    return type(name, (base_knobs,), rows)
 
 
-class proton_knobs(base_knobs):
-    disable = _flag("TRITON_PROTON_DISABLE")
+amd_knobs = _kept(
+    "amd_knobs",
+    "codegen_path=TRITON_AMD_CODEGEN_PATH libhip_path=TRITON_LIBHIP_PATH dump_mir=TRITON_DUMP_MIR "
+    "swap_mir=TRITON_SWAP_MIR use_block_pingpong=TRITON_HIP_USE_BLOCK_PINGPONG "
+    "use_in_thread_transpose=TRITON_HIP_USE_IN_THREAD_TRANSPOSE "
+    "use_async_copy=TRITON_HIP_USE_ASYNC_COPY "
+    "use_coexec_scheduler=TRITON_HIP_USE_COEXEC_SCHEDULER "
+    "use_expert_scheduling=TRITON_HIP_USE_EXPERT_SCHEDULING",
+    "buffer_ops_analyze_small_tensor_range=AMDGCN_ANALYZE_SMALL_TENSOR_RANGE "
+    "dump_amdgcn=AMDGCN_ENABLE_DUMP scalarize_packed_fops=AMDGCN_SCALARIZE_PACKED_FOPS "
+    "swap_mir_enable_misched=TRITON_SWAP_MIR_ENABLE_MISCHED",
+    "use_buffer_ops=AMDGCN_USE_BUFFER_OPS use_buffer_atomics=AMDGCN_USE_BUFFER_ATOMICS",
+)
+proton_knobs = _kept(
+    "proton_knobs",
+    "cupti_lib_dir=TRITON_CUPTI_LIB_PATH cupti_lib_blackwell_dir=TRITON_CUPTI_LIB_BLACKWELL_PATH "
+    "hsa_runtime_path=TRITON_HSA_RUNTIME_PATH hsa_runtime_library=TRITON_HSA_RUNTIME_LIBRARY "
+    "rocprofiler_sdk_include_path=TRITON_ROCPROFILER_SDK_INCLUDE_PATH "
+    "rocprofiler_sdk_lib_path=TRITON_ROCPROFILER_SDK_LIB_PATH "
+    "rocprofiler_sdk_library=TRITON_ROCPROFILER_SDK_LIBRARY "
+    "roctracer_lib_path=TRITON_ROCTRACER_LIB_PATH roctracer_library=TRITON_ROCTRACER_LIBRARY "
+    "roctx_lib_path=TRITON_ROCTX_LIB_PATH roctx_library=TRITON_ROCTX_LIBRARY "
+    "profile_buffer_size=TRITON_PROFILE_BUFFER_SIZE "
+    "profile_metric_buffer_size=TRITON_PROFILE_METRIC_BUFFER_SIZE",
+    "disable=TRITON_PROTON_DISABLE enable_hw_trace=TRITON_ENABLE_HW_TRACE",
+    "enable_nvtx=TRITON_ENABLE_NVTX",
+)
 
 
 @dataclass(frozen=True)
@@ -206,6 +306,7 @@ class CompileTimes:
 
 
 build = build_knobs()
+redis = redis_knobs()
 cache = cache_knobs()
 compilation = compilation_knobs()
 autotuning = autotuning_knobs()
@@ -214,6 +315,15 @@ language = language_knobs()
 nvidia = nvidia_knobs()
 amd = amd_knobs()
 proton = proton_knobs()
+
+
+__getattr__ = names(
+    __name__,
+    "AutotuneListener BuildImpl CompilationListener InitHandleHook JITHook JITHookCompileInfo "
+    "LaunchHook PipelineStagesHook env_class env_nvidia_tool env_str_callable_default knobs_type "
+    "setenv toenv",
+    "settings of fuser have no such types",
+)
 
 
 def refresh_knobs() -> None:

@@ -8,14 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from fuser.triton.absent import function
+from fuser.triton.absent import modules, names, stand_in
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+DEFAULT_PROFILE_NAME = "proton"
+__path__: list[str] = []
 _WHY = "Proton is not here"
 _HINT = "time a function with triton.testing.do_bench, or run the program under a system profiler"
-start = function("profiler.start", _WHY, _HINT)
-activate = function("profiler.activate", _WHY, _HINT)
-profile = function("profiler.profile", _WHY, _HINT)
+profile = stand_in("triton.profiler.profile", _WHY, _HINT)
+__getattr__ = names(__name__, "activate configure_runtime start", _WHY, _HINT)
+modules(
+    __name__,
+    "context data flags hooks hooks.hook hooks.instrumentation hooks.launch language metric mode "
+    "profile proton scope specs state",
+    _WHY,
+    _HINT,
+)
 
 
 def finalize(session: int | None = None, output_format: str = "") -> None:
@@ -53,7 +61,9 @@ def exit_scope(name: str | None = None, *, metrics: dict[str, Any] | None = None
     """End it."""
 
 
+enter_state, exit_state = enter_scope, exit_scope
+
 __all__ = [
-    "activate", "cpu_timed_scope", "deactivate", "enter_scope", "exit_scope", "finalize",
-    "metadata_state", "profile", "scope", "start", "state",
+    "DEFAULT_PROFILE_NAME", "cpu_timed_scope", "deactivate", "enter_scope", "enter_state",
+    "exit_scope", "exit_state", "finalize", "metadata_state", "scope", "state",
 ]  # fmt: skip

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from fuser.errors import DeviceError, UsageError
-from fuser.triton.absent import function
+from fuser.triton.absent import names
 from fuser.triton.driver import driver
 from fuser.triton.timing import measure, measure_in_graph
 
@@ -228,10 +229,34 @@ def nvsmi(attrs: Sequence[str]) -> list[int]:
         raise DeviceError(f"nvidia-smi does not tell {', '.join(attrs)}: {error}") from None
 
 
-set_gpu_clock = function("set_gpu_clock", "fuser changes no clocks", "use nvidia-smi")
+@contextmanager
+def cuda_graph_without_gc(*args: Any, **named: Any) -> Iterator[Any]:
+    """`torch.cuda.graph(...)` without Python's garbage collection while it captures."""
+    import gc
+
+    import torch
+
+    on = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        with torch.cuda.graph(*args, **named) as graph:
+            yield graph
+    finally:
+        if on:
+            gc.enable()
+
+
+__getattr__ = names(
+    __name__,
+    "cublas cuda_memcheck do_bench_cudagraph_proton do_bench_proton set_gpu_clock",
+    "fuser changes no clocks and starts no library or tool of CUDA's",
+    "use nvidia-smi, compute-sanitizer, and do_bench",
+)
 
 
 __all__ = [
-    "Benchmark", "Mark", "assert_close", "do_bench", "do_bench_cudagraph", "get_dram_gbps",
-    "get_max_simd_tflops", "get_max_tensorcore_tflops", "nvsmi", "perf_report", "set_gpu_clock",
+    "Benchmark", "Mark", "assert_close", "cuda_graph_without_gc", "do_bench",
+    "do_bench_cudagraph", "get_dram_gbps",
+    "get_max_simd_tflops", "get_max_tensorcore_tflops", "nvsmi", "perf_report",
 ]  # fmt: skip

@@ -361,3 +361,52 @@ def test_a_read_only_array_of_a_descriptor_is_named() -> None:
     make = triton.tools.tensor_descriptor.TensorDescriptor.from_tensor
     with pytest.raises(FeedError, match=r"^desc\.base is read-only"):
         kernel[(1,)](make(frozen(np.zeros((8, 8), np.float32)), [8, 8]))
+
+
+# options and grids --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"num_warps": n} for n in (3, 5, 33, 64, -1, -4, "8", 2.0)]
+    + [{"num_stages": n} for n in (-1, "3", 1.5)],
+    ids=str,
+)
+@pytest.mark.parametrize("decorate", [fuser.kernel, triton.jit])
+def test_options_that_are_none(decorate: Any, option: dict[str, Any]) -> None:
+    kernel = decorate(counted)
+    x = np.zeros(4, np.float32)
+    (name, value) = next(iter(option.items()))
+    what = "power of 2 up to 32" if name == "num_warps" else "whole number from 0 on"
+    with pytest.raises(UsageError, match=f"{name}={value!r}; it is a {what}"):
+        kernel[(1,)](x, 4, B=4, **option)
+    assert not x.any()
+
+
+def counted(x, n, B: fl.constexpr):
+    at = fl.arange(0, B)
+    fl.store(x + at, fl.load(x + at) + 1, at < n)
+
+
+@pytest.mark.parametrize("decorate", [fuser.kernel, triton.jit])
+@pytest.mark.parametrize("number", [None, 0, 1, np.int64(2), 32, fl.constexpr(4)])
+def test_options_that_are_numbers(decorate: Any, number: Any) -> None:
+    kernel = decorate(counted)
+    x = np.zeros(4, np.float32)
+    kernel[(1,)](x, 4, B=4, num_warps=number, num_stages=number)
+    assert x.all()
+
+
+@pytest.mark.parametrize("decorate", [fuser.kernel, triton.jit])
+@pytest.mark.parametrize("name", ["N", "BLOCK", "num_warps"])
+def test_grids_of_names_that_are_none(decorate: Any, name: str) -> None:
+    kernel = decorate(counted)
+    x = np.zeros(4, np.float32)
+    with pytest.raises(UsageError, match=rf"asks for '{name}'.*its arguments: x, n, B"):
+        kernel[lambda meta: (meta[name],)](x, 4, B=4)
+
+    def other(meta: dict[str, Any]) -> tuple[int]:
+        return ({"a": 1}["n"],)  # of a dictionary of its own
+
+    with pytest.raises(KeyError, match="n"):
+        kernel[other](x, 4, B=4)

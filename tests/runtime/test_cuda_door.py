@@ -85,9 +85,9 @@ class Driver:
         pointers = (ctypes.c_void_p * self.words).from_address(params)
         words = [ctypes.c_int64.from_address(pointer).value for pointer in pointers]
         cluster = None
-        if count:
-            assert attributes is not None and count == 1
-            cluster = tuple((ctypes.c_uint32 * 5).from_address(attributes))
+        for place in range(count):
+            at = (attributes or 0) + 72 * place
+            cluster = (*(cluster or ()), *(ctypes.c_uint32 * 5).from_address(at))
         self.calls.append((function, numbers, stream, words, cluster, extra))
         if self.maps:
             self.encoded = [ctypes.string_at(pointers[at], 128) for at in self.maps]
@@ -320,6 +320,20 @@ def test_clusters_and_workspaces(fake: Driver, monkeypatch: pytest.MonkeyPatch) 
     other = make_fast_launcher(kernel, SIGNATURE, (x, 17, y, 1.0))
     assert other is not None and other((x, 17, y, 1.0), (8, 2)) is False
     assert not fake.calls
+
+
+@pytest.mark.parametrize(
+    ("changes", "attributes"),
+    [({}, None), ({"pdl": True}, (6, 0, 1, 0, 0)), ({"cluster": 2}, (4, 0, 2, 1, 1)),
+     ({"cluster": 2, "pdl": True}, (4, 0, 2, 1, 1, 6, 0, 1, 0, 0))],
+)  # fmt: skip
+def test_what_a_launch_asks_of_the_driver(
+    fake: Driver, changes: dict[str, Any], attributes: Any
+) -> None:
+    x, y = arrays(torch.from_numpy)
+    fast = make_fast_launcher(kernel_of(**changes), SIGNATURE, (x, 17, y, 1.0))
+    assert fast is not None and fast((x, 17, y, 1.0), (8, 2)) is True
+    assert fake.calls.pop()[4] == attributes
 
 
 def test_the_context_of_another_library(fake: Driver) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -196,3 +197,104 @@ def test_what_subclasses_of_packages_rely_on() -> None:
     assert x.tolist() == [0, 0, 0] and made.restore_copies == {}
     hooked = triton.autotune(configs(16), key=[], pre_hook=lambda named: None)(increment)
     assert hooked.user_defined_pre_hook and tl.core.CONSTEXPR_0.value == 0
+
+
+# timings that last ------------------------------------------------------------------------------
+
+
+def lasting(times: dict[int, float], kernel: Any = increment, **named: Any) -> Any:
+    """A tuner as a new process has it."""
+    found = [triton.Config({"BLOCK": block}, **named) for block in times]
+    ran: list[int] = []
+
+    def bench(call: Callable[[], None], quantiles: Any) -> list[float]:
+        call()
+        ran.append(len(ran))
+        return [list(times.values())[ran[-1]]] * 3
+
+    made = triton.autotune(found, key=["n"], do_bench=bench, cache_results=True)(kernel)
+    made.ran = ran
+    return made
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_timings_last_on_disk(kept: Path) -> None:
+    x = torch.zeros(100)
+    first = lasting({16: 3.0, 32: 1.0, 64: 2.0})
+    first[grid](x, 100)
+    assert len(first.ran) == 3 and len(list(kept.rglob("increment.autotune.json"))) == 1
+    x.zero_()
+    again = lasting({16: 0.0, 32: 9.0, 64: 9.0})
+    again[grid](x, 100)
+    assert not again.ran and again.best_config.kwargs == {"BLOCK": 32} and bool((x == 1).all())
+    assert again.configs_timings == first.configs_timings
+    again[grid](x, 90)  # another key
+    assert len(again.ran) == 3 and again.best_config.kwargs == {"BLOCK": 16}
+
+
+@triton.jit
+def decrement(x, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + at, tl.load(x + at, at < n) - 1, at < n)
+
+
+def test_timings_are_those_of_the_kernel_its_configs_and_the_device(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.zeros(100)
+    times = {16: 3.0, 32: 1.0}
+    lasting(times)[grid](x, 100)
+    others = (
+        lasting(times, decrement), lasting({16: 3.0, 64: 1.0}), lasting(times, num_stages=2),
+        lasting(times | {64: 4.0}),
+    )  # fmt: skip
+    for other in others:
+        other[grid](x, 100)
+        assert other.ran
+    same = lasting(times)
+    same[grid](x, 100)
+    assert not same.ran
+    monkeypatch.setattr("fuser.triton.autotuner._device", lambda: "another")
+    other = lasting(times)
+    other[grid](x, 100)
+    assert other.ran
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", '{"timings": [[1]]}', '{"timings": [[1, 1, 1]]}',
+             '{"timings": 3}', '{"timings": [[1, 1, "a"], [1, 1, 1]]}',
+             '{"timings": [[Infinity, 1, 1], [Infinity, 1, 1]]}'],
+)  # fmt: skip
+def test_damaged_timings_are_taken_again(text: str, kept: Path) -> None:
+    x = torch.zeros(100)
+    lasting({16: 3.0, 32: 1.0})[grid](x, 100)
+    (file,) = kept.rglob("*.autotune.json")
+    whole = file.read_text()
+    file.write_text(text)
+    again = lasting({16: 3.0, 32: 1.0})
+    again[grid](x, 100)
+    assert len(again.ran) == 2 and file.read_text() == whole
+
+
+def test_the_listener_is_told(kept: Path) -> None:
+    told: list[dict[str, Any]] = []
+    with triton.knobs.autotuning.scope():
+        triton.knobs.autotuning.listener = lambda **facts: told.append(facts)
+        for _ in range(2):
+            lasting({16: 3.0, 32: 1.0})[grid](torch.zeros(100), 100)
+    assert [facts["cache_hit"] for facts in told] == [False, True]
+    assert told[0]["fn"] is increment.fn and told[1]["best_config"].kwargs == {"BLOCK": 32}
+    assert told[1]["duration"] is None and told[0]["duration"] > 0
+
+
+def test_all_kernels_keep_their_timings_where_the_knob_says_so(kept: Path) -> None:
+    with triton.knobs.autotuning.scope():
+        triton.knobs.autotuning.cache = True
+        tuned = triton.autotune(configs(16, 32), key=["n"], do_bench=slow_of({16: 2.0, 32: 1.0}))
+        tuned(increment)[grid](torch.zeros(100), 100)
+    assert len(list(kept.rglob("*.autotune.json"))) == 1

@@ -231,5 +231,6 @@ def _text(program: Program, low: Lowering) -> str:
     """The module of LLVM IR of a kernel."""
     return module_text(
         write(program, low.target), threads=low.threads, shared=bool(program.slots),
-        blocks=program.resident, flags=low.needs.flags, tables=program.tables,
+        blocks=program.resident, registers=low.kernel.schedule.max_registers,
+        flags=low.needs.flags, tables=program.tables,
     )  # fmt: skip

@@ -26,8 +26,8 @@ from fuser.backend.nvptx.prefetch.first_copies import issue_copies_first
 from fuser.backend.nvptx.prefetch.launch_overlap import overlap_launches
 from fuser.backend.nvptx.prefetch.prefetch_loads import prefetch_loads
 from fuser.backend.nvptx.prefetch.register_staging import stage_through_registers
+from fuser.backend.nvptx.schedule.expand_loops import expand_loops
 from fuser.backend.nvptx.schedule.group_reductions import group_reductions
-from fuser.backend.nvptx.schedule.multistage_pipeline import pipeline_loops
 from fuser.backend.nvptx.schedule.wgmma_groups import close_groups
 from fuser.backend.nvptx.schedule.wgmma_waits import leave_in_flight
 
@@ -85,15 +85,15 @@ def _plain(run: Callable[[Program], Decision | None]) -> Run:
 
 
 PASSES = (
-    Pass("multistage pipeline", _plain(pipeline_loops)),
-    # What the head of a pipelined loop computed is in other iterations now.
     Pass("cse", _plain(merge_common)),
     Pass("layout conversions", lambda p, facts: expand_conversions(p, facts.window)),
-    Pass("first copies", _plain(issue_copies_first)),
+    # Who schedules, then what expands: copies have their stages from recording.
     Pass("prefetch loads", lambda p, facts: prefetch_loads(
         p, facts.shared_bytes if facts.async_copies else 0)),
-    Pass("group reductions", _plain(group_reductions)),
     Pass("wgmma waits", _plain(leave_in_flight)),
+    Pass("expand loops", _plain(expand_loops)),
+    Pass("first copies", _plain(issue_copies_first)),
+    Pass("group reductions", _plain(group_reductions)),
     Pass("wgmma groups", _plain(close_groups)),
     Pass("proxy fences", _plain(fence_proxies)),
     Pass("tensor memory", _plain(move_sums)),

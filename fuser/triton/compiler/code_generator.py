@@ -3,7 +3,7 @@ fuser/language/statements.py, and emits Tile IR."""
 
 from __future__ import annotations
 
-from fuser.triton.absent import function, kind
+from fuser.triton.absent import names
 from fuser.triton.errors import (
     CompilationError,
     CompileTimeAssertionFailure,
@@ -11,18 +11,15 @@ from fuser.triton.errors import (
 )
 from fuser.triton.language.core import str_to_ty
 
-_WHY = "kernels become Tile IR, not Triton's intermediate code"
-_HINT = 'kernel.warmup(...).asm["tile"] has the text'
-ast_to_ttir = function("ast_to_ttir", _WHY, _HINT)
-mangle_fn = function("mangle_fn", "called functions are compiled where the call stands")
-flatten_values_to_ir = function("flatten_values_to_ir", _WHY, _HINT)
-unflatten_ir_values = function("unflatten_ir_values", _WHY, _HINT)
-CodeGenerator = kind("CodeGenerator", _WHY, _HINT)
-ASTFunction = kind("ASTFunction", _WHY, _HINT)
-BoundJITMethod = kind("BoundJITMethod", _WHY, _HINT)
+__getattr__ = names(
+    __name__,
+    "ASTFunction BoundJITMethod CodeGenerator ContainsReturnChecker ast_to_ttir "
+    "check_identifier_legality enter_sub_region flatten_values_to_ir mangle_fn normalize_value "
+    "unflatten_ir_values",
+    "kernels become Tile IR, not Triton's intermediate code",
+    'kernel.warmup(...).asm["tile"] has the text',
+)
 
 __all__ = [
-    "ASTFunction", "BoundJITMethod", "CodeGenerator", "CompilationError",
-    "CompileTimeAssertionFailure", "UnsupportedLanguageConstruct", "ast_to_ttir",
-    "flatten_values_to_ir", "mangle_fn", "str_to_ty", "unflatten_ir_values",
+    "CompilationError", "CompileTimeAssertionFailure", "UnsupportedLanguageConstruct", "str_to_ty",
 ]  # fmt: skip

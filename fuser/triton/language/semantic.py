@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from fuser.triton.absent import kind
+from fuser.triton.absent import names
 from fuser.triton.errors import CompilationError
 
-_HINT = "call the functions of triton.language; Python that a kernel runs gets `_semantic`"
-TritonSemantic = kind("TritonSemantic", "no object has the rules of the language", _HINT)
 IncompatibleTypeErrorImpl = CompilationError
 
-__all__ = ["IncompatibleTypeErrorImpl", "TritonSemantic"]
+__getattr__ = names(
+    __name__, "TensorTy TritonSemantic", "no object has the rules of the language",
+    "call the functions of triton.language; Python that a kernel runs gets `_semantic`",
+)  # fmt: skip

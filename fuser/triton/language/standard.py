@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fuser import language as _language
+from fuser.triton.absent import names
 
-
-def __getattr__(name: str) -> Any:
-    return getattr(_language, name)
+__getattr__ = names(
+    __name__, "sort_impl", "sorts are networks of fuser's own", "call sort or topk",
+    lambda name: getattr(_language, name),
+)  # fmt: skip

@@ -6,14 +6,14 @@ import platform
 import sys
 import sysconfig
 
-from fuser.triton.absent import function
+from fuser.triton.absent import names
 
-_WHY = "fuser builds no modules of C"
-_HINT = "build it with setuptools, or load a library with ctypes"
-compile_module_from_src = function("compile_module_from_src", _WHY, _HINT)
-compile_module_from_file = function("compile_module_from_file", _WHY, _HINT)
-compile_so_from_src = function("compile_so_from_src", _WHY, _HINT)
-compile_so_from_file = function("compile_so_from_file", _WHY, _HINT)
+__getattr__ = names(
+    __name__,
+    "compile_module_from_file compile_module_from_src compile_so_from_file compile_so_from_src",
+    "fuser builds no modules of C",
+    "build it with setuptools, or load a library with ctypes",
+)
 
 
 def platform_key() -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from fuser.errors import UsageError
 from fuser.triton import knobs
-from fuser.triton.absent import function, kind
+from fuser.triton.absent import names
 from fuser.triton.backends.compiler import version_key
 
 
@@ -121,8 +121,9 @@ def triton_key() -> str:
     return version_key()
 
 
-_WHY = "fuser's caches are folders of this machine"
-RemoteCacheBackend = kind("RemoteCacheBackend", _WHY, "share the folder FUSER_CACHE_DIR")
-RemoteCacheManager = kind("RemoteCacheManager", _WHY, "share the folder FUSER_CACHE_DIR")
-make_so_cache_key = function("make_so_cache_key", "fuser builds no launcher of C")
-get_cache_key = function("get_cache_key", "fuser's keys are of its own", "see kernel.cache_key")
+__getattr__ = names(
+    __name__,
+    "RedisRemoteCacheBackend RemoteCacheBackend RemoteCacheManager get_cache_key make_so_cache_key",
+    "fuser's caches are folders of this machine, by keys of its own",
+    "share the folder FUSER_CACHE_DIR; kernel.cache_key is a digest of a kernel's source",
+)

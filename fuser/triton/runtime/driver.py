@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fuser.triton.backends import backends
 from fuser.triton.driver import Driver, DriverConfig, driver
 
-__all__ = ["Driver", "DriverConfig", "driver"]
+__all__ = ["Driver", "DriverConfig", "backends", "driver"]

@@ -19,6 +19,7 @@ from fuser.language.descriptors import Descriptor, TensorDescriptor
 from fuser.language.emitter import Emitter
 from fuser.language.registry import static_int
 from fuser.language.tensors import Builtin, Pointer, Tensor
+from fuser.triton.absent import names
 
 
 def create_ragged_descriptor(
@@ -92,4 +93,7 @@ load_ragged = Builtin("load_ragged", _load, _load.__doc__ or "")
 store_ragged = Builtin("store_ragged", _store, _store.__doc__ or "")
 atomic_add_ragged = Builtin("atomic_add_ragged", _atomic_add, _atomic_add.__doc__ or "")
 
+__getattr__ = names(
+    __name__, "to_ragged_indices", "groups of rows are checked by coordinates, not by wrapping"
+)
 __all__ = ["atomic_add_ragged", "create_ragged_descriptor", "load_ragged", "store_ragged"]

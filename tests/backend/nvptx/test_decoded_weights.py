@@ -19,6 +19,7 @@ from fuser.backend.nvptx import compile_kernel, gpu_text, lower_to_gpu, mechanis
 from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.ir.verify import verify
 from fuser.backend.nvptx.prefetch.prefetch_loads import prefetch_loads
+from fuser.backend.nvptx.schedule.expand_loops import expand_loops
 from fuser.backend.nvptx.simulate import simulate
 from fuser.base.target import SM_80, SM_90A, Target
 from fuser.frontends.onnx.model import open_model
@@ -259,6 +260,7 @@ def test_results_do_not_change(rng: np.random.Generator, monkeypatch: pytest.Mon
     simulate(parse_program(text), arrays, seed=1, late=True)
     program = parse_program(text)
     decision = prefetch_loads(program)
+    expand_loops(program)
     assert decision is not None and decision.reason == "3 loads an iteration ahead"
     verify(program)
     simulate(program, again, seed=2, late=True)
@@ -281,6 +283,7 @@ def test_what_an_index_is_made_of_moves_too(
     text = text.replace(line, f"    %there := add i32 {variable}, 0\n{moved}")
     program, plain = parse_program(text), parse_program(text)
     assert prefetch_loads(program) is not None
+    expand_loops(program)
     verify(program)
     arrays = arrays_of(kernel, rng)
     again = {name: array.copy() for name, array in arrays.items()}

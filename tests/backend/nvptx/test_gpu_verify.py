@@ -54,6 +54,11 @@ BROKEN = {
         "wgmma", r" +mbarrier_expect .*\n", "", "nobody expects bytes"),
     "a number of registers that no thread can have": (
         "wgmma", "registers = none", "registers = (30, 240)", "cannot ask for 30 registers"),
+    "another iteration of no loop": (
+        "mma", r"\n  commit_copies\n", "\n  commit_copies {stage = -1}\n", "no loop has a place 0"),
+    "another iteration's op in no place": (
+        "mma", r"\n    commit_copies\n", "\n    commit_copies {stage = -1, order = 99}\n",
+        "no loop has a place 99"),
     "registers that are not there": (
         "wgmma", r"threads = 128, warps = 1, registers = none",
         "threads = 384, warps = 4, registers = (96, 168)", "want 76800 registers"),

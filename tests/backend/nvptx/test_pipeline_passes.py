@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from fuser.backend.nvptx import lower_to_gpu, pipeline
-from fuser.backend.nvptx.ir.ops import For, WgmmaWait
+from fuser.backend.nvptx.ir.ops import For, Scheduled, WgmmaWait
 from fuser.backend.nvptx.ir.parse import parse_program
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.text import print_program
 from fuser.backend.nvptx.ir.verify import verify
 from fuser.backend.nvptx.memory.block_barriers import insert_barriers
-from fuser.backend.nvptx.schedule.multistage_pipeline import pipeline_loops
+from fuser.backend.nvptx.schedule.expand_loops import expand_loops
 from fuser.backend.nvptx.schedule.wgmma_waits import leave_in_flight
 from fuser.backend.nvptx.simulate import simulate
 from fuser.backend.nvptx.simulate.protocol import verify_protocol
@@ -33,10 +33,11 @@ HEAD = """gpu @sum sm_80 warps(1) threads(32) launch(1, 1, 1) {
 """
 LOOP = """  alloc @0
   %s = full {value = 0} : f16[16x16] #l0
-  %y = for STOP, (0,), (%s,) {stages = 3, ahead = 2} : f16[16x16] #l0 body (%k in [0, 64] by 16, \
+  %y = for STOP, (0,), (%s,) {stages = 3} : f16[16x16] #l0 body (%k in [0, 64] by 16, \
 %c: f16[16x16] #l0) {
-    copy_async &x[%k*16 + #0*16 + #1] of 16x16 along (1, 0) by 8, @0<f16 16x16 inner 1>, #l0
-    commit_copies
+    copy_async &x[%k*16 + #0*16 + #1] of 16x16 along (1, 0) by 8, @0<f16 16x16 inner 1>, #l0 \
+{stage = -2, order = 3}
+    commit_copies {stage = -2, order = 3}
     wait_copies
     %t = read_tile @0<f16 16x16 inner 1> : f16[16x16] #l0
     %e = map.add (%c, %t) : f16[16x16] #l0
@@ -121,14 +122,14 @@ body (%k, %stage, %phase, %sum: f32[128x64] #l0) {{
     wgmma_wait
     write_tile @1<f16 64x64 inner 1>, %w
   {ISSUED}    %b = wgmma_wait {{values = (%a,), pending = 1}} : f32[128x64] #l0
-    %k.before0 := ne i32 %k, 0
-    %k.before1 := eq i32 %stage, 0
-    %k.before2 := sub i32 %stage, 1
-    %k.before3 := select i32 %k.before1, 3, %k.before2
-    %at := mul i32 %k.before3, 8
-    %empty = address @2 {{offset = %at}}
-    %k.before4 := and i1 %one, %k.before0
-    mbarrier_arrive %empty, %k.before4
+    %k.0 := ne i32 %k, 0
+    %k.1 := eq i32 %stage, 0
+    %k.2 := sub i32 %stage, 1
+    %k.3 := select i32 %k.1, 3, %k.2
+    %at.before := mul i32 %k.3, 8
+    %empty.before = address @2 {{offset = %at.before}}
+    %k.4 := and i1 %one, %k.0
+    mbarrier_arrive %empty.before, %k.4
     %i := add i32 %k, 64
     %next := add i32 %stage, 1
     yield {{scalars = (%i, %next, %phase), values = (%b,)}}
@@ -149,14 +150,14 @@ def loop(stop: str = "80") -> Program:
 
 def test_copies_go_ahead_around_a_ring() -> None:
     program = loop()
-    pipeline_loops(program)
+    expand_loops(program)
     assert print_program(program).partition("\n\n")[2] == AHEAD
 
 
 def test_a_range_that_is_not_known_is_asked_for_in_front_of_the_loop() -> None:
     """Each of the first groups is copied where there is such an iteration, and counts anyhow."""
     program = loop("%n")
-    pipeline_loops(program)
+    expand_loops(program)
     front = print_program(program).partition(" = for ")[0]
     assert front.count("where ") == front.count("copy_async") == 2
     assert front.count("\n  commit_copies") == 2
@@ -167,7 +168,7 @@ def test_both_forms_are_right(ahead: bool, rng: np.random.Generator) -> None:
     """A loop is a program of its own without the pass, and means the same."""
     program = loop()
     if ahead:
-        pipeline_loops(program)
+        expand_loops(program)
     insert_barriers(program)
     verify(program)
     verify_protocol(program)
@@ -182,6 +183,7 @@ def test_matmuls_run_on() -> None:
     the other warp group too; the other program may begin before the last matmul is complete."""
     program = parse_program(WGMMA + WAITED)
     leave_in_flight(program)
+    expand_loops(program)
     assert print_program(program).partition("\n\n")[2] == FLYING
     insert_barriers(program)
     (loop,) = [op for op in program.body.ops if isinstance(op, For)]
@@ -195,15 +197,72 @@ def test_the_last_stage_is_given_back_to_who_waits_for_it() -> None:
     text = WAITED.replace("%empty, %one", "%empty, %one {block = 1}")
     program = parse_program(WGMMA + text)
     leave_in_flight(program)
+    expand_loops(program)
     behind = print_program(program).partition("%y = wgmma_wait")[2].splitlines()[1:-1]
     assert [line.strip() for line in behind[:6]] == [
-        "%k.last0 := eq i32 %next, 0",
-        "%k.last1 := sub i32 %next, 1",
-        "%k.last2 := select i32 %k.last0, 3, %k.last1",
-        "%at.last := mul i32 %k.last2, 8",
+        "%k.0 := eq i32 %next, 0",
+        "%k.1 := sub i32 %next, 1",
+        "%k.2 := select i32 %k.0, 3, %k.1",
+        "%at.last := mul i32 %k.2, 8",
         "%empty.last = address @2 {offset = %at.last}",
         "mbarrier_arrive %empty.last, %one {block = 1}",
     ]
+
+
+SCHEDULED = """gpu @sum sm_80 warps(1) threads(32) launch(1, 1, 1) {
+  buffer x: input f16[SIZE]
+  buffer w: constant f16[SIZE]
+  buffer y: output f16[256]
+  slot @0: 2048 bytes align 1024 at 0
+  layout #l0 = 16x16 regs 8*(0, 1) lanes (0, 8) (1, 0) (2, 0) (4, 0) (8, 0) warps
+
+  %zero := ctaid.x i32
+  %n := add i32 %zero, STOP
+  alloc @0
+  %s = full {value = 0} : f16[16x16] #l0
+  %y = for %n, (0,), (%s,) {stages = 4CERTAIN} : f16[16x16] #l0 body (%k in [0, 64] by 16, \
+%c: f16[16x16] #l0) {
+    %at in [0, 64] by 16 := add i32 %k, 0
+    copy_async &x[%at*16 + #0*16 + #1] of 16x16 along (1, 0) by 8, @0<f16 16x16 inner 1>, #l0COPIED
+    commit_copiesCOPIED
+    wait_copies
+    %t = read_tile @0<f16 16x16 inner 1> : f16[16x16] #l0
+    %e = map.add (%c, %t) : f16[16x16] #l0
+    %w = load &w[%at*16 + #0*16 + #1] of 16x16 along (1, 0) by 8 {constant = trueLOADED} \
+: f16[16x16] #l0
+    %f = map.add (%e, %w) : f16[16x16] #l0
+    %i := add i32 %k, 16
+    yield {scalars = (%i,), values = (%f,)}
+  }
+  store &y[#0*16 + #1] of 16x16 along (1, 0) by 8, %y
+}
+"""
+
+
+@pytest.mark.parametrize("copied", [-3, -1, 0])
+@pytest.mark.parametrize("loaded", ["-1", "-3, order = 9", "-2, where = 1", "0"])
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_copies_and_loads_of_any_stages(
+    count: int, loaded: str, copied: int, rng: np.random.Generator
+) -> None:
+    """Each of them so many iterations ahead, in one loop: of fewer iterations too. Nobody reads
+    past the last one."""
+    size = max(8, 256 * count)
+    text = SCHEDULED.replace("SIZE", f"{size}").replace("STOP", f"{16 * count}")
+    text = text.replace("CERTAIN", ", certain = true" if count else "")
+    text = text.replace("COPIED", f" {{stage = {copied}, order = 4}}" if copied else "")
+    text = text.replace("LOADED", f", stage = {loaded}")
+    program = parse_program(text)
+    expand_loops(program)
+    assert not any(isinstance(op, Scheduled) and op.stage for op in program.walk())
+    insert_barriers(program)
+    verify(program)
+    verify_protocol(program)
+    x, w = (rng.integers(-8, 8, size).astype(np.float16) for _ in range(2))
+    arrays = {"x": x, "w": w, "y": np.zeros(256, np.float16)}
+    simulate(parse_program(print_program(program)), arrays, late=True)
+    want = (x + w)[: 256 * count].reshape(count, 256).sum(0)
+    np.testing.assert_array_equal(arrays["y"], want)
 
 
 KERNELS: dict[str, Callable[[], Kernel]] = {
@@ -230,7 +289,7 @@ def test_kernels_hold_with_and_without(
     """What is recorded is right as it stands. (A past bug, "odd k, copies" and "inner k": an
     operand was overwritten that the other warp group's matmul still read.)"""
     if plain:
-        left_out = ("multistage pipeline", "wgmma waits")
+        left_out = ("expand loops", "wgmma waits")
         kept = [item for item in pipeline.PASSES if item.name not in left_out]
         monkeypatch.setattr(pipeline, "PASSES", kept)
     program = lower_to_gpu(KERNELS[name](), SM_90A)

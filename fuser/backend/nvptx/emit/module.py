@@ -33,12 +33,13 @@ def machine(target: Target, least: int = 0) -> llvm.Machine:
 
 
 def module_text(
-    function: Emitter, *, threads: int, shared: bool, blocks: int = 1,
+    function: Emitter, *, threads: int, shared: bool, blocks: int = 1, registers: int = 0,
     flags: Mapping[str, int] | None = None,
     tables: Mapping[str, Sequence[int]] | None = None,
 ) -> str:  # fmt: skip
-    """The module of one kernel. flags: how many words of 0 it has under a name; tables: constant
-    numbers."""
+    """The module of one kernel. registers: that a thread may have, 0: what lets `blocks` of them
+    run at once, as where warp groups share theirs by themselves. flags: how many words of 0 it has
+    under a name; tables: constant numbers."""
     lines = [f'target datalayout = "{DATA_LAYOUT}"', f'target triple = "{TRIPLE}"']
     if shared:
         lines.append("@shared_memory = external addrspace(3) global [0 x i8], align 1024")
@@ -48,8 +49,11 @@ def module_text(
         listed = ", ".join(f"i32 {number}" for number in numbers)
         lines.append(f"{name} = internal addrspace(4) constant [{len(numbers)} x i32] [{listed}]")
     lines.append(str(function))
+    bound = f'"nvvm.minctasm"="{blocks}"'
+    if registers and "setmaxnreg" not in lines[-1]:
+        bound = f'"nvvm.maxnreg"="{registers}"'
     lines += [
-        f'attributes #0 = {{ nounwind "nvvm.maxntid"="{threads}" "nvvm.minctasm"="{blocks}" }}',
+        f'attributes #0 = {{ nounwind "nvvm.maxntid"="{threads}" {bound} }}',
         "attributes #1 = { nounwind convergent }",
         "!0 = distinct !{!0, !1}",
         '!1 = !{!"llvm.loop.unroll.disable"}',

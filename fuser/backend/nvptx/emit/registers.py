@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 
 from fuser.backend.nvptx.emit import elementwise
+from fuser.backend.nvptx.emit.assembly import assembled
 from fuser.backend.nvptx.emit.code import Code
 from fuser.backend.nvptx.emit.elementwise import LOG2_E, apply, cast_registers
 from fuser.backend.nvptx.emit.halves import (
@@ -21,6 +22,7 @@ from fuser.backend.nvptx.ir.layouts import flattened, vectors
 from fuser.backend.nvptx.ir.op import Op
 from fuser.backend.nvptx.ir.values import Tile
 from fuser.backend.nvptx.layouts.layout import Coordinates
+from fuser.dtypes import BY_NAME
 from fuser.tilegen.value import INDEX
 
 _SCALED = {
@@ -116,6 +118,13 @@ def map_(code: Code, op: ops.Map) -> None:
     if op.fn == "shift_right" and kind.bits == 32:
         for reg, (word, by) in zip(made.regs, args, strict=True):
             note_shift(code.emitter, reg, word, by)
+
+
+def assembly(code: Code, op: ops.Assembly) -> None:
+    """A call of the user's instructions for each pack of registers, of which results are taken."""
+    args = [(tile.dtype, tile.regs) for tile in op.args]
+    kinds = [BY_NAME[name] for name in op.kinds]
+    op.tile.assign(assembled(code.emitter, op.text, op.constraints, args, kinds, op.which, op.pack))
 
 
 def scaled_map(code: Code, op: ops.ScaledMap) -> None:
@@ -223,6 +232,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     ops.AnyOther: any_other,
     ops.IndexTile: index,
     ops.Map: map_,
+    ops.Assembly: assembly,
     ops.ScaledMap: scaled_map,
     ops.Multiply: multiply,
     ops.ExpDifference: exp_difference,

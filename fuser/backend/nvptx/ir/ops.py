@@ -26,6 +26,21 @@ ScaledFn = Literal[
     "short_reciprocal",
 ]
 
+
+@dataclass(eq=False, kw_only=True)
+class Scheduled(Op):
+    """An op that a loop may have for another iteration (schedule/expand_loops.py). stage: so many
+    iterations after its own it is done; less than 0: before it. order: in the steady loop it comes
+    after so many ops of the body."""
+
+    stage: int = 0
+    order: int = 0
+
+    def schedule(self, stage: int, order: int = 0) -> None:
+        """Let it be done for another iteration, at a place of the steady loop."""
+        self.stage, self.order = stage, order
+
+
 # tiles in registers -------------------------------------------------------------------------------
 
 
@@ -98,6 +113,19 @@ class Map(Op):
     fn: str
     args: tuple[Tile, ...]
     alike: tuple[int, int] | None = None
+
+
+@dataclass(eq=False, kw_only=True)
+class Assembly(Map):
+    """The user's instructions, on `pack` registers at a time: see the Tile IR's `assembly`."""
+
+    opcode: ClassVar[str] = "assembly"
+    fn: str = "assembly"
+    text: str
+    constraints: str
+    pack: int
+    kinds: tuple[str, ...]
+    which: int
 
 
 @dataclass(eq=False, kw_only=True)
@@ -289,7 +317,7 @@ class FoldBefore(Op):
 
 
 @dataclass(eq=False, kw_only=True)
-class Load(Op):
+class Load(Scheduled):
     """Elements in vectors, `pad` where they may not be touched. constant: nothing writes to them
     while the kernel runs. volatile: others may. once: of threads that repeat an element one reads
     it. words: pairs of 16 bits stay one register until they are used. where: in which threads
@@ -303,6 +331,10 @@ class Load(Op):
     once: bool = False
     words: bool = False
     where: Operand | None = None
+
+    def guard(self, where: Operand | None) -> None:
+        """Let it touch elements only in these threads; None: in all."""
+        self.where = where
 
 
 @dataclass(eq=False, kw_only=True)
@@ -381,7 +413,7 @@ class Barrier(Op):
 
 
 @dataclass(eq=False, kw_only=True)
-class WarpSync(Op):
+class WarpSync(Scheduled):
     """The lanes of each warp wait for each other."""
 
     opcode: ClassVar[str] = "warp_sync"
@@ -656,7 +688,7 @@ class MbarrierExpect(Op):
 
 
 @dataclass(eq=False, kw_only=True)
-class MbarrierArrive(Op):
+class MbarrierArrive(Scheduled):
     """Arrive on a barrier in the threads where the condition holds. block: on that of this block of
     the cluster, without telling it what was written."""
 
@@ -795,13 +827,17 @@ class WgmmaCommit(Op):
 
 
 @dataclass(eq=False, kw_only=True)
-class WgmmaWait(Op):
+class WgmmaWait(Scheduled):
     """Wait until at most `pending` groups are in flight. The results are the tiles after it: what
     was in flight, and what has to stay as it is until then. Without any, sums may be anywhere."""
 
     opcode: ClassVar[str] = "wgmma_wait"
     values: tuple[Tile, ...] = ()
     pending: int = 0
+
+    def leave(self, pending: int) -> None:
+        """Let so many groups stay in flight."""
+        self.pending = pending
 
 
 @dataclass(eq=False, kw_only=True)
@@ -982,7 +1018,7 @@ class ReadTile(Op):
 
 
 @dataclass(eq=False, kw_only=True)
-class CopyAsync(Op):
+class CopyAsync(Scheduled):
     """Issue copies of elements of global memory into a swizzled tile, zeros where they may not be
     touched. layout: which thread copies which vectors. settled: a condition under which all of them
     were there before the run, so that they need no wait for the previous kernel. fill: whether the
@@ -997,7 +1033,7 @@ class CopyAsync(Op):
 
 
 @dataclass(eq=False, kw_only=True)
-class CommitCopies(Op):
+class CommitCopies(Scheduled):
     """The copies issued so far are a group, which waits count."""
 
     opcode: ClassVar[str] = "commit_copies"
@@ -1010,6 +1046,10 @@ class WaitCopies(Op):
     opcode: ClassVar[str] = "wait_copies"
     pending: int = 0
 
+    def leave(self, pending: int) -> None:
+        """Let so many groups stay in flight."""
+        self.pending = pending
+
 
 @dataclass(eq=False, kw_only=True)
 class FenceAsync(Op):
@@ -1019,7 +1059,7 @@ class FenceAsync(Op):
 
 
 @dataclass(eq=False, kw_only=True)
-class CopyOwn(Op):
+class CopyOwn(Scheduled):
     """Issue copies of a strip of a tile into a slot, zeros where it is out of bounds, each vector
     by the thread that reads it. whole: the layout of the tile, which says where in the slot a
     vector lies; threads: of the block, whose vectors lie side by side."""
@@ -1069,10 +1109,11 @@ class For(Op):
     """A loop while its first scalar, the variable, is less than `stop`. params: what a body finds,
     scalars first; firsts, inits: of the first iteration; the body yields those of the next one.
     certain: there is an iteration. results: the carried tiles after the loop. The scalars that the
-    last iteration was given (with `certain`: that it yields) may be used there by their names. The
-    copies that the body begins with may go `ahead` iterations, around `stages` stages; so many
-    groups of matmuls may be `in_flight` when an iteration ends. Of a ring that a producer fills the
-    second scalar is the stage; goes_on: it fills the ring again after the loop."""
+    last iteration was given (with `certain`: that it yields) may be used there by their names. How
+    the iterations overlap (schedule/expand_loops.py) its ops say (`Scheduled`), and: stages: of the
+    ring that copies go around; unroll: iterations that are one in the end; in_flight: groups of
+    matmuls that may be under way when an iteration ends (schedule/wgmma_waits.py). Of a ring that a
+    producer fills the second scalar is the stage; goes_on: it fills it again after the loop."""
 
     opcode: ClassVar[str] = "for"
     stop: Operand
@@ -1083,7 +1124,7 @@ class For(Op):
     body: Block
     certain: bool = False
     stages: int = 1
-    ahead: int = 0
+    unroll: int = 1
     in_flight: int = 0
     goes_on: bool = False
 
@@ -1115,12 +1156,17 @@ class For(Op):
         self.firsts += (first,)
         end.scalars += (following,)
 
-    def run_ahead(
-        self, stages: int = 1, ahead: int = 0, in_flight: int = 0, goes_on: bool = False
-    ) -> None:
-        """Say how far it may run ahead; not at all by default."""
-        self.stages, self.ahead = stages, ahead
-        self.in_flight, self.goes_on = in_flight, goes_on
+    def unroll_by(self, unroll: int) -> None:
+        """Let so many iterations be one in the end."""
+        self.unroll = unroll
+
+    def settle(self) -> None:
+        """Let nothing be in flight when an iteration ends."""
+        self.in_flight = 0
+
+    def leave_ring(self) -> None:
+        """Let it have nothing to do with a ring any more."""
+        self.stages, self.goes_on = 1, False
 
     def keep(self, kept: Sequence[int]) -> None:
         """Let it carry these of its tiles only, by their places."""

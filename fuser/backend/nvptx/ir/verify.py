@@ -4,6 +4,7 @@
 - Operands of integers are as many as their operation takes, and of its types.
 - Layouts fit: maps are of tiles of one layout, another layout needs no other thread's elements,
   sums of a matmul lie as its unit leaves them.
+- What is of another iteration is of a loop's own ops, and has a place among them.
 - Slots are allocated and not free where they are used, large enough, and apart while they live.
 - A wait on barriers has barriers that were made, and somebody who arrives.
 - What copies write to shared memory is read after a wait for copies and a barrier.
@@ -48,6 +49,7 @@ def verify(program: Program) -> None:
         _Definitions(program),
         _Integers(),
         _Layouts(program),
+        _Schedules(),
         _Slots(),
         _Barriers(program),
         _Copies(),
@@ -125,6 +127,20 @@ class _Integers(Check):
             raise VerifyError(problem)
         result = integers.result_type(op.fn, op.type, op.to)
         self.types.update(dict.fromkeys(op.names, result))
+
+
+class _Schedules(Check):
+    """places: in the bodies of loops, of each op how many."""
+
+    def __init__(self) -> None:
+        self.places: dict[Op, int] = {}
+
+    def op(self, op: Op) -> None:
+        if isinstance(op, ops.For):
+            self.places.update(dict.fromkeys(op.body.ops, len(op.body.ops)))
+        if isinstance(op, ops.Scheduled) and op.stage:
+            if not 0 <= op.order < self.places.get(op, 0):
+                raise VerifyError(f"no loop has a place {op.order} for it in another iteration")
 
 
 class _Layouts(Check):

@@ -127,6 +127,15 @@ def _map(low: Builder, op: ops.Map) -> None:
     low.set(op.result, short if short is not None else mapped(low, op, tiles, layout))
 
 
+def _assembly(low: Builder, op: ops.Assembly) -> None:
+    layout = low.layout(op.result)
+    made = low.new(op.result.dtype, op.result.shape, layout, op.result.name)
+    low.set(op.result, low.add(gpu.Assembly(
+        text=op.text, constraints=op.constraints, pack=op.pack, kinds=op.kinds, which=op.which,
+        args=tuple(low.tile(arg, layout) for arg in op.args), results=(made,),
+    )))  # fmt: skip
+
+
 def _cast(low: Builder, op: ops.Cast) -> None:
     low.set(op.result, cast(low, low.tile(op.x, low.layout(op.result)), op.dtype))
 
@@ -198,6 +207,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     ops.Store: _store,
     ops.AtomicAdd: _atomic_add,
     ops.Atomic: lower_atomic,
+    ops.Assembly: _assembly,
     ops.Bitcast: _bitcast,
     ops.Gather: _gather,
     ops.While: lower_while,

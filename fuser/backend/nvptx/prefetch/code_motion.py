@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from fuser.backend.nvptx.ir import ops
+from fuser.backend.nvptx.ir.loops import step_of
 from fuser.backend.nvptx.ir.op import Integer, Op
 from fuser.backend.nvptx.ir.uses import uses
 from fuser.backend.nvptx.ir.values import Tile
@@ -45,6 +46,30 @@ def take(
     return True
 
 
+def movable(
+    loop: ops.For, room: int, wanted: Callable[[ops.Load], bool], *, chained: bool
+) -> tuple[list[ops.Load], dict[Op, None]]:
+    """Loads of a loop that depend on its variable alone and can be done in another iteration, in so
+    many registers per thread; and with what they are made of. chained: also from places that are
+    among them."""
+    makers, moved = makers_of(loop.body.ops), dict[Op, None]()
+    others = {*loop.scalars[1:], *loop.params}
+    loads: list[ops.Load] = []
+    for op in loop.body.ops if step_of(loop) else ():
+        if not isinstance(op, ops.Load) or not op.constant or op.where is not None:
+            continue
+        size = words_of(op.tile, op)
+        found = {item: None for item in moved if chained or not isinstance(item, ops.Load)}
+        if size > room or not wanted(op) or not take(op, makers, found):
+            continue
+        if any(others & read_by(item) for item in found):
+            continue
+        room -= size
+        moved |= found
+        loads.append(op)
+    return loads, moved
+
+
 def read_by(op: Op) -> set[object]:
     """What an op reads, those inside of it included."""
     inner = (op, *(other for block in op.blocks() for other in block.walk()))
@@ -74,4 +99,4 @@ def words_of(tile: Tile, load: ops.Load | None = None) -> int:
     return -(-count * tile.dtype.bytes // 4)
 
 
-__all__ = ["PURE", "makers_of", "read_by", "take", "used", "words_of"]
+__all__ = ["PURE", "makers_of", "movable", "read_by", "take", "used", "words_of"]

@@ -36,7 +36,7 @@ def overlap(kernel: Kernel, target: Target, assignment: Assignment, caller: bool
 
     if not target.clusters:
         return decided(False, f"{target.arch} has no programmatic launch")
-    if caller:
+    if caller and not kernel.schedule.launch_overlap:
         return decided(False, "what ran before a caller's kernel wrote where nobody knows")
     if kernel.schedule.launch_overlap is not None:
         return decided(kernel.schedule.launch_overlap, "the schedule says so")

@@ -25,7 +25,11 @@ from fuser.backend.nvptx.memory.operand_staging import (
 from fuser.backend.nvptx.schedule import consumer_warps
 from fuser.backend.nvptx.schedule.attention_pipeline import AttentionPipeline
 from fuser.backend.nvptx.schedule.dot_chain import find_dot_chain
-from fuser.backend.nvptx.schedule.pipeline_plan import Pipeline, plan_pipeline
+from fuser.backend.nvptx.schedule.pipeline_plan import (
+    Pipeline,
+    plan_pipeline,
+    schedule_copies,
+)
 from fuser.backend.nvptx.schedule.producer_ring import CarriedRings, Stream, advance
 from fuser.backend.nvptx.schedule.tf32x3 import Tf32x3Loop
 from fuser.backend.nvptx.schedule.while_loops import long_for, yielded
@@ -103,8 +107,8 @@ def lower_for(low: Builder, op: ops.For) -> None:
     loop = gpu.For(
         stop=stop, scalars=tuple(scalars), firsts=tuple(firsts), params=tuple(phis),
         inits=tuple(inits), body=ir.Block(), certain=certain,
-        stages=ring.stages if ring else 1, ahead=pipeline.ahead if pipeline else 0,
-        in_flight=ring.in_flight if ring else 0, goes_on=stream is not None and stream.goes_on,
+        stages=ring.stages if ring else 1, in_flight=ring.in_flight if ring else 0,
+        goes_on=stream is not None and stream.goes_on,
         results=tuple(low.like(init) for init in inits),
     )  # fmt: skip
     region = low.region(loop)
@@ -117,6 +121,7 @@ def lower_for(low: Builder, op: ops.For) -> None:
         consumer_warps.begin_iteration(low, stream)
     elif pipeline:
         _issue_copies(low, pipeline)
+        schedule_copies(loop, pipeline)
         low.copies.await_later(False)
     low.block(op.body)
     results = yielded(low, op.body, inits)

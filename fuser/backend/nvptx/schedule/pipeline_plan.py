@@ -1,10 +1,11 @@
 """Which loads of a loop are copied to shared memory ahead of their use, and how far ahead: what
-`schedule/multistage_pipeline.py` goes by."""
+`schedule/expand_loops.py` goes by."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import SharedTile
 from fuser.backend.nvptx.layouts.assignment import Assignment, is_tile, lone_dot
 from fuser.backend.nvptx.layouts.dot_plan import runs_on
@@ -45,6 +46,13 @@ def plan_pipeline(low: Builder, op: ops.For) -> Pipeline | None:
         MECHANISM, f"{what} go {ahead} iteration{'s' * (ahead != 1)} ahead by {how}"
     )
     return found
+
+
+def schedule_copies(loop: gpu.For, plan: Pipeline) -> None:
+    """Let the copies that a body begins with, and waits for, go ahead, after its own wait."""
+    for op in loop.body.ops:
+        if isinstance(op, gpu.CopyAsync | gpu.CommitCopies):
+            op.schedule(-plan.ahead, len(loop.body.ops))
 
 
 def _planned(low: Builder, op: ops.For) -> Pipeline | str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuser.triton.absent import function
+from fuser.triton.absent import names
 from fuser.triton.driver import Driver
 from fuser.triton.driver import Utils as CudaUtils
 
@@ -18,9 +18,12 @@ class CudaDriver(Driver):
         return Driver().on_gpu
 
 
-_WHY = "fuser builds no launcher of C: it asks the CUDA driver by ctypes"
-library_dirs = function("library_dirs", _WHY)
-libcuda_dirs = function("libcuda_dirs", _WHY)
-make_kernel_signature = function("make_kernel_signature", _WHY)
-
-__all__ = ["CudaDriver", "CudaUtils", "libcuda_dirs", "library_dirs", "make_kernel_signature"]
+__all__ = ["CudaDriver", "CudaUtils"]
+__getattr__ = names(
+    __name__,
+    "ARG_CONSTEXPR ARG_KERNEL ARG_TUPLE CudaLauncher GSAN_PER_DEVICE_STATE_STRIDE PyCUtensorMap "
+    "PyKernelArg TMA_DTYPE_DEVICE_TO_HOST TMA_TF32 annotate_arguments dirname include_dirs "
+    "libcuda_dirs libdevice_dir libraries library_dirs make_kernel_signature make_tensordesc_arg "
+    "ty_to_cpp wrap_handle_tensordesc",
+    "fuser builds no launcher of C: it asks the CUDA driver by ctypes",
+)
