@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from fuser.errors import KeywordError, UsageError
+from fuser.language.functions import Function
 from fuser.language.promotion import of_number
 from fuser.language.tensors import Constexpr, RuntimeValue, Tensor, is_constexpr, unwrap
 from fuser.language.types import int32, int64
@@ -129,7 +130,8 @@ def aggregate(cls: type) -> Any:
         if value is not _MISSING and not callable(value):
             defaults[name] = own.pop(name)
     for name, member in own.items():
-        if name != "__init__" and (callable(member) or isinstance(member, staticmethod)):
+        method = callable(member) or isinstance(member, staticmethod | Function)
+        if name != "__init__" and method:
             methods[name] = member
     bases = tuple(base for base in cls.__bases__ if base is not object) or (Aggregate,)
     left = ("__init__", "__dict__", "__weakref__", "__annotations__", "__hash__")

@@ -22,14 +22,19 @@ from importlib import import_module
 from typing import Any
 
 from fuser.errors import UnsupportedError
+from fuser.language.aggregates import Aggregate, aggregate
 from fuser.language.functions import Function
 from fuser.language.libdevice.registry import TABLE as LIBDEVICE
 from fuser.language.registry import TABLE
 from fuser.language.tensors import ConstantFunction, Constexpr, Tensor
+from fuser.language.types import get_int_dtype
 
 THEIRS = "triton."
 LIBRARY = "triton.language."
+CORE = "triton.language.core"
 PYTORCH = "torch._inductor.runtime."
+CLASSES = {"constexpr": Constexpr, "tensor": Tensor, "tuple": tuple}
+"""Those of Triton's classes that stand for classes here; others are functions of the language."""
 ABSENT = {"libdevice": "libdevice", "math": "math"}
 """What is None in PyTorch's modules where no Triton is installed, and the module of ours."""
 
@@ -40,14 +45,17 @@ def taken(found: Any) -> Any:
     kind = type(found).__module__
     if kind == "triton.runtime.jit" and hasattr(found, "fn"):
         return _function(found)
-    if kind == "triton.language.core" and type(found).__name__ == "constexpr":
+    if kind == CORE and type(found).__name__ == "constexpr":
         return Constexpr(taken(found.value))
     home = getattr(found, "__module__", None)
+    if isinstance(found, type) and vars(found).get("__triton_aggregate__"):
+        own: Any = found
+        return own if issubclass(found, Aggregate) else _aggregate(own)
     if not isinstance(home, str) or not home.startswith(LIBRARY):
         return found
     name = getattr(found, "__name__", "")
     if isinstance(found, type):
-        return {"constexpr": Constexpr, "tensor": Tensor, "tuple": tuple}.get(name, found)
+        return CLASSES.get(name) or TABLE.get(name, found)
     return _of_library(home, name, found) if callable(found) else found
 
 
@@ -67,8 +75,27 @@ def _compiled(fn: Any) -> Function:
     return Function(fn, {})
 
 
+@functools.lru_cache(maxsize=1024)
+def _aggregate(found: Any) -> Any:
+    """A class under the installed Triton's aggregate: ours of the same fields and methods."""
+    members = {
+        name: taken(member)
+        for name, member in vars(found).items()
+        if getattr(getattr(member, "fn", member), "__module__", CORE) == found.__module__
+    }
+    (init,) = getattr(found, "hash_attrs", [None])[:1]
+    if getattr(init, "__module__", CORE) != CORE:
+        members["__init__"] = init
+    members |= getattr(found, "__aggregate_defaults__", {})
+    members["__annotations__"] = {name: taken(kind) for name, kind in found.__annotations__.items()}
+    members |= {"__module__": found.__module__, "__qualname__": found.__qualname__}
+    return aggregate(type(found.__name__, (), members))
+
+
 def _of_library(home: str, name: str, found: Any) -> Any:
     table: Mapping[str, Any] = LIBDEVICE if home.endswith("libdevice") else TABLE
+    if name == "get_int_dtype":
+        return get_int_dtype
     if name in table:
         return table[name]
     if getattr(found, "__triton_builtin__", False):

@@ -259,6 +259,14 @@ for _item in ALL:
     if not hasattr(Kind, f"is_{_item.name}"):
         setattr(Kind, f"is_{_item.name}", _predicate(_item.name))
 
+
+def get_int_dtype(bitwidth: int, signed: bool) -> ElementType:
+    """The integer type of so many bits."""
+    return BY_NAME["int1" if bitwidth == 1 else f"{'' if signed else 'u'}int{bitwidth}"]
+
+
+get_int_dtype.__constexpr_function__ = True  # type: ignore[attr-defined]  # kernels call it
+
 _CODES = {
     "f8e5m2": float8e5, "f8e4m3fn": float8e4nv, "f8e4m3fnuz": float8e4b8, "f8e5m2fnuz": float8e5b16,
 }  # fmt: skip

@@ -211,3 +211,85 @@ def test_a_function_that_there_is_not() -> None:
 
     with pytest.raises(LanguageError, match=r"core\.inline_asm of the installed Triton"):
         run(kernel)
+
+
+# aggregates and loops of an installed Triton ------------------------------------------------------
+
+BASE_VALUE = class_of("triton.language.core", "base_value")
+TENSOR = class_of("triton.language.core", "tensor")
+static_range = class_of("triton.language.core", "static_range")
+
+
+def aggregate_of(
+    fields: dict[str, Any], defaults: dict[str, Any], init: Any = None, **members: Any
+):
+    """A class as Triton's decorator makes it."""
+
+    def own_init(self, *args, **named): ...
+
+    own_init.__module__ = "triton.language.core"
+    own = {"_flatten_ir": own_init, "__setattr__": own_init, "__annotations__": fields}
+    found = type("Pair", (BASE_VALUE,), {**own, **members, "__triton_aggregate__": True})
+    found.__module__ = __name__
+    found.hash_attrs = [init or own_init, *members.values()]
+    found.__aggregate_fields__, found.__aggregate_defaults__ = tuple(fields), defaults
+    return found
+
+
+@jitted
+def total(self, by):
+    return (self.a + self.b) * by
+
+
+def _swapped(self):
+    return Pair(self.b, self.a)
+
+
+def _init(self, a):
+    self.a = a
+    self.b = a
+
+
+Pair = aggregate_of({"a": TENSOR, "b": TENSOR}, {}, total=total, swapped=_swapped)
+Made = aggregate_of({"a": TENSOR, "b": TENSOR}, {}, _init, total=total)
+Sized = aggregate_of({"a": TENSOR, "n": CONSTEXPR}, {"n": 5})
+
+
+def test_aggregates_of_users() -> None:
+    @triton.jit
+    def kernel(x, o, B: tl.constexpr):
+        v = tl.load(x + tl.arange(0, B))
+        pair = Pair(v, v * 2)
+        sized = Sized(v)
+        tl.store(o + tl.arange(0, B), pair.total(2) + Made(v).total(1) + sized.a * sized.n)
+
+    np.testing.assert_allclose(run(kernel), 6 * X + 2 * X + 5 * X, rtol=1e-6)
+
+
+def get_int_dtype(bitwidth, signed):
+    raise ValueError("of Triton's own library")
+
+
+get_int_dtype.__module__ = "triton.language.core"
+
+
+@pytest.mark.parametrize("function", [get_int_dtype, tl.core.get_int_dtype])
+def test_integer_types_by_their_bits(function: Any) -> None:
+    @triton.jit
+    def kernel(x, o, B: tl.constexpr):
+        v = tl.load(x + tl.arange(0, B))
+        bits = v.to(function(v.dtype.primitive_bitwidth, signed=True), bitcast=True)
+        tl.store(o + tl.arange(0, B), (bits & 0x7F800000).to(tl.float32, bitcast=True))
+
+    np.testing.assert_array_equal(run(kernel), 2.0 ** np.floor(np.log2(X)))
+
+
+def test_loops_of_the_language() -> None:
+    @triton.jit
+    def kernel(x, o, B: tl.constexpr):
+        v = tl.load(x + tl.arange(0, B))
+        for n in static_range(3):
+            v += n
+        tl.store(o + tl.arange(0, B), v)
+
+    np.testing.assert_allclose(run(kernel), X + 3)

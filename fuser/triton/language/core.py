@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 from fuser import language as _language
 from fuser.language.aggregates import aggregate as _aggregate  # noqa: F401
 from fuser.language.tensors import Builtin, Constexpr, RuntimeValue
-from fuser.language.types import BY_NAME, ElementType, PointerType
+from fuser.language.types import (  # noqa: F401
+    BY_NAME,
+    ElementType,
+    PointerType,
+    get_int_dtype,
+)
 from fuser.triton.absent import names
 from fuser.triton.constexprs import must_use_result  # noqa: F401
 
@@ -71,11 +76,6 @@ base_value = RuntimeValue
 def is_builtin(fn: Any) -> bool:
     """Whether it is a function of the language."""
     return isinstance(fn, Builtin)
-
-
-def get_int_dtype(bitwidth: int, signed: bool) -> ElementType:
-    """The integer type of so many bits."""
-    return BY_NAME["int1" if bitwidth == 1 else f"{'' if signed else 'u'}int{bitwidth}"]
 
 
 def is_negative_zero(x: Any) -> bool:

@@ -124,7 +124,8 @@ def assembly(code: Code, op: ops.Assembly) -> None:
     """A call of the user's instructions for each pack of registers, of which results are taken."""
     args = [(tile.dtype, tile.regs) for tile in op.args]
     kinds = [BY_NAME[name] for name in op.kinds]
-    op.tile.assign(assembled(code.emitter, op.text, op.constraints, args, kinds, op.which, op.pack))
+    found = assembled(code.emitter, op.text, op.constraints, args, kinds, op.which, op.pack)
+    op.tile.assign(found)
 
 
 def scaled_map(code: Code, op: ops.ScaledMap) -> None:

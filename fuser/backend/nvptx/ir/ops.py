@@ -36,8 +36,8 @@ class Scheduled(Op):
     stage: int = 0
     order: int = 0
 
-    def schedule(self, stage: int, order: int = 0) -> None:
-        """Let it be done for another iteration, at a place of the steady loop."""
+    def schedule(self, stage: int = 0, order: int = 0) -> None:
+        """Have it for another iteration, or for its own."""
         self.stage, self.order = stage, order
 
 
@@ -332,9 +332,9 @@ class Load(Scheduled):
     words: bool = False
     where: Operand | None = None
 
-    def guard(self, where: Operand | None) -> None:
-        """Let it touch elements only in these threads; None: in all."""
-        self.where = where
+    def guard(self, condition: Operand | None) -> None:
+        """Touch memory only where a condition holds, or everywhere."""
+        self.where = condition
 
 
 @dataclass(eq=False, kw_only=True)
@@ -836,7 +836,7 @@ class WgmmaWait(Scheduled):
     pending: int = 0
 
     def leave(self, pending: int) -> None:
-        """Let so many groups stay in flight."""
+        """Leave so many groups in flight."""
         self.pending = pending
 
 
@@ -1047,7 +1047,7 @@ class WaitCopies(Op):
     pending: int = 0
 
     def leave(self, pending: int) -> None:
-        """Let so many groups stay in flight."""
+        """Leave so many groups in flight."""
         self.pending = pending
 
 
@@ -1156,17 +1156,19 @@ class For(Op):
         self.firsts += (first,)
         end.scalars += (following,)
 
-    def unroll_by(self, unroll: int) -> None:
-        """Let so many iterations be one in the end."""
-        self.unroll = unroll
-
-    def settle(self) -> None:
-        """Let nothing be in flight when an iteration ends."""
-        self.in_flight = 0
-
-    def leave_ring(self) -> None:
-        """Let it have nothing to do with a ring any more."""
-        self.stages, self.goes_on = 1, False
+    def overlap(
+        self,
+        *,
+        stages: int | None = None,
+        unroll: int | None = None,
+        in_flight: int | None = None,
+        goes_on: bool | None = None,
+    ) -> None:
+        """Say anew how its iterations overlap."""
+        self.stages = self.stages if stages is None else stages
+        self.unroll = self.unroll if unroll is None else unroll
+        self.in_flight = self.in_flight if in_flight is None else in_flight
+        self.goes_on = self.goes_on if goes_on is None else goes_on
 
     def keep(self, kept: Sequence[int]) -> None:
         """Let it carry these of its tiles only, by their places."""

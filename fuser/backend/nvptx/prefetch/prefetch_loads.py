@@ -66,7 +66,7 @@ def _ahead(loop: ops.For) -> int:
     loads, _ = movable(loop, MAX_WORDS, _is_constant, chained=True)
     for load in loads:
         load.schedule(-1)
-        loop.unroll_by(2)
+        loop.overlap(unroll=2)
     return len(loads)
 
 

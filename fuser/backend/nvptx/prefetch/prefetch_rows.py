@@ -118,4 +118,4 @@ def _through_shared(
     rest = [reads.get(op, op) for op in loop.body.ops if op not in made]
     loop.body.ops[:] = [*made, *copies, ops.WaitCopies(), *rest]
     for op in copies:
-        op.schedule(-1, loop.body.ops.index(reads[loads[-1]]) + 1)
+        op.schedule(op.stage, loop.body.ops.index(reads[loads[-1]]) + 1)

@@ -101,7 +101,7 @@ def arrivals(body: Sequence[Op]) -> int:
 
 def _take_two(block: Block, loop: ops.For) -> None:
     """Make two iterations one, where nobody reads the scalars of the last one after the loop."""
-    loop.unroll_by(1)
+    loop.overlap(unroll=1)
     at = block.ops.index(loop)
     scalars = {*loop.scalars, *loop.end.scalars}
     if not any(scalars & read_by(op) for op in block.ops[at + 1 :]):
@@ -153,7 +153,7 @@ class _Expansion:
             self.finish()
         loop.body.ops[:] = self.steady()
         if self.ring or self.late:
-            loop.leave_ring()
+            loop.overlap(stages=1, goes_on=False)
         return self.places
 
     def steady(self) -> list[Op]:
@@ -272,7 +272,7 @@ class _Expansion:
         wait, *arriving = self.late
         assert isinstance(wait, ops.WgmmaWait)
         wait.leave(wait.stage)
-        wait.schedule(0)
+        wait.schedule()
         results = zip(loop.results, end.values, strict=True)
         flying = {tile: _named(tile, "flying") for tile, last in results if last in wait.results}
         loop.give(flying.get(tile, tile) for tile in loop.results)
@@ -296,15 +296,14 @@ class _Expansion:
         before = e.pick(first, self.loop.stages - 1, e.compute("sub", stage, 1))
         for op in cloned(self.made_of(arriving), suffix, {self.stage: before}):
             if isinstance(op, ops.MbarrierArrive) and some is not None:
-                condition = e.compute("and", op.condition, some, "i1")
-                op = dataclasses.replace(op, condition=condition)
+                op = dataclasses.replace(op, condition=e.compute("and", op.condition, some, "i1"))
             self.recorder.add(_own(op))
 
 
 def _own(op: Op) -> Op:
     """An op that is of its own iteration from now on."""
     if isinstance(op, ops.Scheduled):
-        op.schedule(0)
+        op.schedule()
     return op
 
 

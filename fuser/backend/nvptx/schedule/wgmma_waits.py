@@ -40,7 +40,7 @@ def _block(block: Block) -> None:
         for inner in op.blocks():
             _block(inner)
         if isinstance(op, ops.For) and op.in_flight:
-            op.settle()
+            op.overlap(in_flight=0)
             _schedule(op.body)
             at = block.ops.index(op) + 1
             at += arrivals(block.ops[at:])
@@ -53,7 +53,7 @@ def _schedule(body: Block) -> None:
     at = body.ops.index(wait) + 1
     for op in (wait, *body.ops[at : at + arrivals(body.ops[at:])]):
         if isinstance(op, ops.Scheduled):
-            op.schedule(1, op.order)
+            op.schedule(1)
 
 
 def _keep_operands(body: Block) -> list[ops.Free]:
