@@ -27,10 +27,6 @@ class Recorder:
             op.come_from(self.origin)
         self.open[-1].ops.append(op)
 
-    def turn_to(self, block: Block) -> None:
-        """Go on in a block, and in no other."""
-        self.open[:] = [block]
-
     def name(self, hint: str = "x") -> str:
         """A name for a tile."""
         return f"%{hint.rstrip('0123456789_.') or 'x'}{next(self._names)}"
