@@ -612,7 +612,7 @@ ROUND = (64, 128, 256, 512, 768, 1024, 1280, 2048, 2560, 3072, 4096, 5120, 8192,
 
 
 def drawn(quick: bool) -> Iterator[Case]:
-    """Matmuls and convolutions of drawn sizes: schedules are chosen with the sizes above in mind."""
+    """Matmuls and convolutions of drawn sizes: the rules are made with those above in mind."""
     rng = random.Random(SEED)
     for _ in range(16 if quick else DRAWN):
         rows = rng.choice((rng.randint(1, 64), rng.randint(65, 1024), rng.choice(ROUND)))

@@ -24,10 +24,13 @@ from fuser.backend.nvptx.ir.integers import (
     Conversion,
     evaluate,
     operand_types,
-    read,
     result_type,
     text_of,
 )
+from fuser.backend.nvptx.ir.op import Integer
+from fuser.backend.nvptx.ir.parse import parse_program
+from fuser.backend.nvptx.ir.values import Operand
+from fuser.errors import ParseError
 from fuser.runtime.jit import link_objects
 
 ROOT = Path(nvptx.__file__).parent
@@ -116,6 +119,16 @@ def test_division_by_zero_is_some_number() -> None:
         assert [evaluate(fn, type, (a, 0)) for a in (5, -5, 0)] == list(found)
 
 
+def read(text: str) -> tuple[str, str, tuple[Operand, ...], str]:
+    """What a program has of an integer, whose operands are given to it."""
+    given = "".join(f"  given {name}\n" for name in sorted(set(re.findall(r"%[\w.]+", text))))
+    head = "gpu @integers sm_90a warps(1) threads(32) launch(1, 1, 1) {\n"
+    program = parse_program(f"{head}{given}\n  %s0 := {text}\n}}\n")
+    (op,) = program.body.ops
+    assert isinstance(op, Integer)
+    return op.fn, op.type, op.operands, op.to
+
+
 @pytest.mark.parametrize("fn", FUNCTIONS)
 def test_text_is_read_back(fn: str) -> None:
     for type, to in variants(fn):
@@ -128,15 +141,14 @@ def test_text_is_read_back(fn: str) -> None:
 @pytest.mark.parametrize("text, message", [
     ("icmp eq i32 %a, 4", "there is no integer operation 'icmp'"),
     ("call i32 @llvm.smin.i32(i32 %a, i32 4)", "there is no integer operation 'call'"),
-    ("", "there is no integer operation ''"),
     ("add %a, 4", "add is followed by a type"),
-    ("add i32 %a 4", "add is followed by a type"),
-    ("add i32 %a, a", "'a' is not a scalar or a number"),
-    ("xor i1 %a, true", "'true' is not a scalar or a number"),
-    ("sext i32 %a to", "sext is followed by a type"),
+    ("add i32 %a 4", "expected"),
+    ("add i32 %a, a", "expected"),
+    ("xor i1 %a, true", "expected"),
+    ("sext i32 %a to", "expected"),
 ])  # fmt: skip
 def test_what_is_no_integer_is_told(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ParseError, match=message):
         read(text)
 
 
