@@ -174,7 +174,7 @@ def _load(target: Target, p: Problem, s: Schedule, active: float, waves: int) ->
         lines *= ELEMENTWISE
     lines += (ABSENT - 1) * (-p.m % UNIT_ROWS) / waves if copies and p.m > UNIT_ROWS else 0.0
     lines /= s.neighbours[1]
-    right, bytes = s.block("n") * p.accumulators, depth * p.bits / 8
+    right, bytes = float(s.block("n") * p.accumulators), depth * p.bits / 8
     lines += right * (MISALIGNED if p.misaligned[1] else 1.0) / s.neighbours[0]
     load = lines * bytes / unit.copied
     if not copies:
