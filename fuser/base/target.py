@@ -47,9 +47,9 @@ DOT_UNITS = (
 class UnitRates:
     """What a multiprocessor of a GPU does in a microsecond, by the unit that multiplies.
 
-    peak: of `Target.peak`, what the unit reaches. copied: bytes that it receives. hidden: of
-    loading and multiplying, whichever is shorter, the part that adds to the longer. barriers:
-    microseconds of an iteration.
+    peak: of `Target.peak`, what the unit reaches. copied: bytes that it receives where all
+    multiprocessors ask. hidden: of loading and multiplying, whichever is shorter, the part that
+    adds to the longer. barriers: microseconds of an iteration.
     """
 
     peak: float
@@ -58,9 +58,9 @@ class UnitRates:
     barriers: float
 
 
-COPY_ENGINE = UnitRates(1.043, 127e3, 0.0181, 0.0)
+COPY_ENGINE = UnitRates(1.043, 116.2e3, 0.0181, 0.0)
 """wgmma of operands that the copy engine fetches. All of these were fitted (docs/schedules.md)."""
-WGMMA = UnitRates(0.669, 144.9e3, 0.679, 0.0637)
+WGMMA = UnitRates(0.669, 144.9e3, 0.39, 0.0637)
 """wgmma of operands that threads copy, as all below."""
 MMA_SYNC = UnitRates(0.303, 152.6e3, 0.157, 0.0572)
 """mma.sync, on a GPU with wgmma."""
@@ -69,7 +69,7 @@ MMA_ALONE = UnitRates(1.0, 108e3, 1.0, 0.1)
 TF32_WGMMA = UnitRates(1.2, 150e3, 0.45, 0.2)
 TF32_SYNC = UnitRates(0.95, 34e3, 0.0, 0.04)
 """float32 in three products of TF32, and what multiplies operands of 64 bits."""
-CLUSTER_SUMS = 2.167
+CLUSTER_SUMS = 1.83
 """Microseconds in which the blocks of a cluster add up the tile that they share."""
 
 

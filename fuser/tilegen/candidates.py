@@ -22,18 +22,18 @@ from fuser.tilegen.rules.gpu.matmul import candidates as gpu_candidates
 from fuser.tilegen.rules.problem import Problem
 from fuser.tilegen.schedule import Schedule
 
-MOST = 8
+MAX_CANDIDATES = 8
 """Candidates of a kernel beside the schedule of the rules."""
 MOVABLE = ("rows", "columns", "m", "n")
 """Blocks that may have any size: others must hold a whole row, or follow the layout of weights."""
 MAX_OF_A_TILE = 2
 """Candidates of a tile of a matmul."""
-LEAST_ROWS = 16
+MIN_TILE_ROWS = 16
 """Of a tile that tensor cores multiply."""
 
 
 def candidates(
-    program: TileProgram, target: Target, problem: Problem | None = None, most: int = MOST
+    program: TileProgram, target: Target, problem: Problem | None = None, most: int = MAX_CANDIDATES
 ) -> list[Schedule]:
     """At most `most` schedules for a program, without its own, the likeliest first. They may not
     fit the region or the target: emission and compilation say so."""
@@ -41,7 +41,7 @@ def candidates(
 
 
 def ranked(
-    program: TileProgram, target: Target, problem: Problem | None = None, most: int = MOST
+    program: TileProgram, target: Target, problem: Problem | None = None, most: int = MAX_CANDIDATES
 ) -> list[tuple[Schedule, float | None]]:
     """The schedule of a program, then its `candidates`, each with its cost in microseconds
     (rules/cost.py); None where kernels of the kind have none."""
@@ -100,7 +100,7 @@ def _neighbours(own: Schedule, target: Target, *, chained: bool, dots: bool) -> 
     for name, size in own.blocks:
         if name not in MOVABLE:
             continue
-        least = LEAST_ROWS if dots and target.is_cuda else 1
+        least = MIN_TILE_ROWS if dots and target.is_cuda else 1
         for other in (size * 2, size // 2 if size % 2 == 0 else 0):
             if other < least:
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MOST_PARTS = 4
+MAX_PARTS = 4
 """Blocks that share a tile at most: the head adds the sums of the others one after the other."""
 
 
@@ -38,7 +38,7 @@ class Cut:
         return max(self.first, self.run * self.length) / self.iterations
 
 
-def cut_tiles(left: int, iterations: int, blocks: int, most: int = MOST_PARTS) -> Cut | None:
+def cut_tiles(left: int, iterations: int, blocks: int, most: int = MAX_PARTS) -> Cut | None:
     """The cut of the tiles left over that takes the least time, of at most `most` parts; None where
     there is none."""
     if not 0 < left < blocks or iterations < 2:

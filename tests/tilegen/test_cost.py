@@ -18,7 +18,7 @@ from fuser.tilegen.rules.cost import cost
 from fuser.tilegen.rules.cpu import matmul as cpu
 from fuser.tilegen.rules.gpu import conv
 from fuser.tilegen.rules.gpu import matmul as gpu
-from fuser.tilegen.rules.gpu.cost import stage_bytes
+from fuser.tilegen.rules.gpu.cost import START, stage_bytes
 from fuser.tilegen.rules.problem import Problem
 from fuser.tilegen.schedule import Schedule
 from tests.test_tuning import product, program_of
@@ -107,8 +107,34 @@ def test_terms_of_a_shape() -> None:
     assert time(few, stream_k=1) < time(few)  # four blocks instead of one, for their sums
     short = replace(few, k=256)
     assert time(short, stream_k=1) > time(short)
+    partial = replace(gathered, image=replace(gathered.image, channels=2040), k=2040)
+    assert time(replace(partial, streamed=True)) == time(partial)  # no whole lines to copy
     codes = Problem(16, 65536, 65536, 16, decoded=4)
     assert codes.bytes < 0.3 * replace(codes, decoded=0).bytes
+
+
+@pytest.mark.parametrize(("side", "warps", "hidden"), [(128, 8, False), (64, 4, True)])
+def test_blocks_that_fit_hide_what_others_wait_for(side: int, warps: int, hidden: bool) -> None:
+    """Of two waves, each with three stages; two warp groups and a third that fetches for them have
+    all registers of a multiprocessor."""
+
+    def time(waves: int) -> float:
+        blocks = (("m", side), ("n", side), ("k", 64))
+        problem = Problem(side * SM_90A.units * waves, side, 8192, 16, folded=False)
+        return cost(SM_90A, problem, Schedule(blocks=blocks, stages=3, warps=warps)) - START
+
+    assert (time(2) < 1.7 * time(1)) == hidden
+
+
+def test_few_blocks_ask_a_faster_l2() -> None:
+    """What all multiprocessors share is a smaller part for each where more ask."""
+    blocks = (("m", 64), ("n", 192), ("k", 64))
+    few, all = (
+        cost(SM_90A, Problem(64, 192 * n, 8192, 16, folded=False, misaligned=(True, True)),
+             Schedule(blocks=blocks, stages=6))
+        for n in (40, SM_90A.units)
+    )  # fmt: skip
+    assert few < 0.8 * all
 
 
 @pytest.mark.parametrize("target", GPUS, ids=lambda t: t.arch)
@@ -150,7 +176,7 @@ def test_open_sizes_are_those_of_the_example() -> None:
         found = RULES["cuda"].matmul(SM_90A, problem)
         assert problem.closed() == Problem(197, 768, 3072, 16, folded=False, open=True)
         assert not found.stream_k and not sizes.guards
-    assert RULES["cuda"].matmul(SM_90A, Problem(197, 768, 3072, 16, folded=False)).stream_k
+    assert RULES["cuda"].matmul(SM_90A, Problem(128, 768, 3072, 16, folded=False)).stream_k
 
 
 @pytest.mark.parametrize("bits", [16, 32])

@@ -149,6 +149,23 @@ def test_weights_of_few_rows_in_one_wave(columns: int, k: int, block: int, turne
     assert packed == [(1, columns, k) if turned else None] * 2 and found[0] == found[1]
 
 
+@pytest.mark.parametrize("k", [72, 256, 264, 1001])
+def test_rows_of_weights_with_k_inside_begin_at_sectors(k: int) -> None:
+    """As what the schedule rules are told, so that the copy engine fetches them whole; matmuls of
+    few rows read the same."""
+    found = []
+    for rows in (3, 70):
+        m = Model(dtypes.f16)
+        m.output(m.dot(m.input(rows, k), m.weight(96, k), (1, 1)))
+        partition = one_region(m.graph, "contraction")
+        (program,) = emit(partition.regions[0], partition, SM_90A)
+        (weights,) = (a for a in program.arguments if a.buffer.role == "constant")
+        assert weights.buffer.size == 96 * -(-k // 16) * 16
+        found.append(weights.packing)
+        check(partition, m.feeds, SM_90A)
+    assert found[0] == found[1] and (found[0] is None) == (k % 16 == 0)
+
+
 @ALL
 @pytest.mark.parametrize("group", [1, 2, 5])
 def test_rows_swept_in_groups(target: str, group: int) -> None:

@@ -74,8 +74,6 @@ def emit(
         chosen = k_blocks(target, replace(problem, bits=first.left.dtype.bits), chosen)
     if chosen.k_panels is not None:
         return (deep.emit(region, partition, target, chosen, dots),)
-    if is_folded(region):  # a block that has a part of k has a part of the sums of a row
-        chosen = replace(chosen, stream_k=0, cluster=1)
     if chosen.digits:
         return digits.emit(region, partition, target, chosen, dots)
     em = Emission(region, partition, target, chosen)

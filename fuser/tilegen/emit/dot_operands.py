@@ -143,7 +143,8 @@ def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: 
         spare = -dot.n % step if across else 0
         along = bool(inner) and inner[0] in dot.contract[1][-1:]
         # tensor cores want 8-bit operands with k innermost
-        if dtype.bits == 8 or (_wants_k_inside(em, dot, dtype) and not along):
+        crooked = along and dtype.bits == 16 and em.target.wgmma and dot.k * 2 % SECTOR != 0
+        if dtype.bits == 8 or crooked or (_wants_k_inside(em, dot, dtype) and not along):
             return _columns_of(em, dot, (batch, n, k), dtype)
         if not inner or (inner[0] in whole and not spare):
             return operand(em, rhs, dot.coords(1, batch, n, k), (1, 2), dtype, lone)
@@ -197,8 +198,9 @@ def _columns_of(
     em: Emission, dot: DotShape, at: tuple[Index, Index, Index], dtype: DType
 ) -> TileValue:
     """The [k, n] tile at (batch, n, k) of a constant packed column by column, each with k inner and
-    zeros up to a whole number of 16 bytes."""
-    rhs, spare = dot.right, -dot.k % (16 // dtype.bytes)
+    zeros up to a whole number of 16 bytes, long ones of sectors."""
+    rhs = dot.right
+    spare = -dot.k % ((SECTOR if dot.k >= 64 else 16) // dtype.bytes)
     order = (*dot.batch[1], *dot.free[1], *dot.contract[1])
     packing = Packing(
         transpose=() if order == tuple(range(len(order))) else order,

@@ -7,13 +7,13 @@ from math import prod
 from fuser.graph.sizes import is_symbolic, size_hint
 from fuser.tilegen.schedule import Schedule
 
-MOST_SYMBOLIC_ROWS = 32
+MAX_SYMBOLIC_ROWS = 32
 """The block of a number of queries of any size."""
-MOST_SYMBOLIC_KEYS = 64
+MAX_SYMBOLIC_KEYS = 64
 """The block of a number of keys of any size: what hangs over is computed in vain."""
-MOST_SYMBOLIC_DEPTH = 256
+MAX_SYMBOLIC_DEPTH = 256
 """The block of a contracted dim of any size."""
-MOST_ELEMENTS = 4096
+MAX_BLOCK_ELEMENTS = 4096
 """Elements of a block of rows at most, where a size is open or the target is a CPU: about 10
 microseconds of simple work would be more, but the runtime hands out chunks of programs."""
 
@@ -60,7 +60,7 @@ def blocks_of(
 
 def map_extents(extents: list[int], lead: int | None) -> tuple[int, int]:
     """(rows, columns) that a block of a map has at most. lead: see `MapRule`."""
-    columns = block_of(extents[-1], MOST_ELEMENTS)
+    columns = block_of(extents[-1], MAX_BLOCK_ELEMENTS)
     rows = extents[lead] if lead is not None else prod(extents[:-1])
     if is_symbolic(*extents):
         rows = power_of_two(size_hint(rows))
@@ -72,10 +72,10 @@ def reduced_extents(rows: int, total: int, columns: int) -> tuple[int, int, int]
     if is_symbolic(rows, total, columns):
         # the comparison leaves a guard: a plan for rows in one piece serves no others
         several = columns != 1 and size_hint(columns) > 1
-        long = size_hint(total) > MOST_ELEMENTS or several
+        long = size_hint(total) > MAX_BLOCK_ELEMENTS or several
         if is_symbolic(total):
             # columns are as fast in chunks; a row is best in one piece
-            chunk = MOST_SYMBOLIC_KEYS if several else MOST_ELEMENTS
+            chunk = MAX_SYMBOLIC_KEYS if several else MAX_BLOCK_ELEMENTS
             total = block_of(total, chunk) if long else cover(total)
-        rows, columns = block_of(rows, MOST_ELEMENTS), block_of(columns, MOST_ELEMENTS)
+        rows, columns = block_of(rows, MAX_BLOCK_ELEMENTS), block_of(columns, MAX_BLOCK_ELEMENTS)
     return rows, total, columns

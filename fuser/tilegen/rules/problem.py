@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from fuser.base.target import DotUnit
 from fuser.graph.sizes import is_symbolic, size_hint
-from fuser.tilegen.rules.common import MOST_SYMBOLIC_DEPTH, block_of, ceildiv, cover
+from fuser.tilegen.rules.common import MAX_SYMBOLIC_DEPTH, block_of, ceildiv, cover
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Problem:
         if not is_symbolic(self.k):
             return found
         if self.image is None:
-            return replace(found, k=block_of(self.k, MOST_SYMBOLIC_DEPTH), folded=True)
+            return replace(found, k=block_of(self.k, MAX_SYMBOLIC_DEPTH), folded=True)
         image = replace(self.image, channels=cover(self.image.channels))
         k = image.channels * image.taps
         return replace(found, k=k, image=image, folded=True, streamed=False)

@@ -204,9 +204,9 @@ def test_schedules_of_few_tiles() -> None:
     def blocks(m: int, n: int, k: int, folded: bool = False, target: Target = SM_90A) -> int:
         return dot_schedule(target, Problem(m, n, k, 16, folded=folded)).cluster
 
-    assert [blocks(m, 768, 3072) for m in (1, 64, 128, 256, 512)] == [8, 8, 4, 1, 1]
+    assert [blocks(m, 768, 3072) for m in (1, 64, 128, 256, 512)] == [8, 8, 1, 1, 1]
     parts = [dot_schedule(SM_90A, Problem(m, 768, 3072, 16, folded=False)) for m in (128, 256)]
-    assert [found.stream_k for found in parts] == [0, 1]
+    assert [found.stream_k for found in parts] == [1, 1]
     assert blocks(256, 768, 2048) == 1 and blocks(256, 768, 1024) == 1
     assert dot_schedule(SM_90A, Problem(256, 768, 3072, 16)).stream_k == 0
     assert blocks(128, 768, 1024) == blocks(128, 768, 3072, folded=True) == 1
@@ -242,7 +242,7 @@ def test_schedules_of_convolutions_that_the_copy_engine_feeds() -> None:
     assert found(32 * 28 * 28, 512, 128, 1) == (128, 128, 4, 4, True)
     assert found(32 * 7 * 7, 2048, 512, 1) == (128, 128, 4, 4, True)
     assert found(56 * 56, 64, 64, 9) == (64, 32, 4, 9, False)
-    assert found(28 * 28, 128, 128, 9) == (16, 64, 4, 7, False)
+    assert found(28 * 28, 128, 128, 9) == (64, 64, 4, 10, False)
     assert not found(32 * 28 * 28, 128, 96, 9)[4]
     narrow = conv_schedule(SM_90A, image(32 * 28 * 28, 128, 96, 9, streamed=True))
     assert narrow.block("k") == 32 and not narrow.im2col
@@ -257,7 +257,7 @@ def test_neighbours_where_requests_limit() -> None:
 
     assert found(1000, 1000, 1000, True, True).neighbours == (2, 1)  # 64x128: the columns
     assert found(1024, 1000, 1024, False, True).neighbours == (2, 1)
-    assert found(1000, 1024, 1000, True, False).neighbours == (2, 1)  # by 0.01 us: a tie
+    assert found(1000, 1024, 1000, True, False).neighbours == (1, 2)
     assert found(1024, 1024, 1024, False, False).neighbours == (1, 1)
     assert found(1000, 1000, 1000, True, True, streamed=False).neighbours == (1, 1)
     assert found(8, 4096, 4100, True, False).neighbours == (1, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuser.base.target import Target
 from fuser.graph.sizes import is_symbolic, size_hint
-from fuser.tilegen.rules.common import MOST_SYMBOLIC_ROWS, block_of, ceildiv
+from fuser.tilegen.rules.common import MAX_SYMBOLIC_ROWS, block_of, ceildiv
 from fuser.tilegen.rules.record import Reads
 from fuser.tilegen.schedule import Schedule
 
@@ -33,7 +33,7 @@ def attention_schedule(
     """Blocks of attention: see `AttentionRule`."""
     batch, depth = size_hint(batch), size_hint(depth)
     queries, keys_known = size_hint(m), not is_symbolic(n)
-    m = block_of(m, MOST_SYMBOLIC_ROWS) if is_symbolic(m) else m
+    m = block_of(m, MAX_SYMBOLIC_ROWS) if is_symbolic(m) else m
     n = n if keys_known else block_of(n, OPEN_KEYS)
     rows = CPU_QUERIES
     for most in UNIT_QUERIES if by_unit else ():

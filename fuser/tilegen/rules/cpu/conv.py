@@ -67,9 +67,9 @@ def _image_rows(target: Target, unit: DotUnit, window: Window, n: int, channels:
         lines = sy * (rows - 1) + dy * (window.kernel[0] - 1) + 1
         copied = lines * across * sx
         bytes = pixels * min(n, 256) * 4 + copied * channels * BY_NAME[unit.dtype].bytes
-        if rows > 1 and (bytes > target.l2_bytes // 4 or pixels > MOST_PIXELS):
+        if rows > 1 and (bytes > target.l2_bytes // 4 or pixels > MAX_BLOCK_PIXELS):
             break
-        if (batch > 1 and height % rows) or tiles * 16 > MOST_WASTE * max(16, rows * width):
+        if (batch > 1 and height % rows) or tiles * 16 > MAX_PADDING * max(16, rows * width):
             continue
         blocks = ceildiv(height, rows) * batch
         rounds = ceildiv(blocks, target.workers) * target.workers if blocks > 1 else 1
@@ -87,9 +87,9 @@ def _copied_rows(target: Target, problem: Problem, unit: DotUnit) -> int:
     return min(units.rows_of(problem), max(32, fits))
 
 
-MOST_PIXELS = 512
+MAX_BLOCK_PIXELS = 512
 """Of a block of a sliding window."""
-MOST_WASTE = 1.5
+MAX_PADDING = 1.5
 """Pixels of tiles over those of the result."""
 
 

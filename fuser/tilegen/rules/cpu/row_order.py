@@ -15,7 +15,7 @@ from dataclasses import replace
 from fuser.base.target import Target
 from fuser.graph.sizes import is_symbolic
 from fuser.tilegen.row_order import SAME
-from fuser.tilegen.rules.common import MOST_ELEMENTS, block_of, cover
+from fuser.tilegen.rules.common import MAX_BLOCK_ELEMENTS, block_of, cover
 from fuser.tilegen.rules.cpu import attention, matmul
 from fuser.tilegen.rules.cpu.rows import reduce_schedule as plain_reduce
 from fuser.tilegen.rules.problem import Problem
@@ -57,8 +57,10 @@ def reduce_schedule(
     found = plain_reduce(target, rows, total, columns, item_bytes, reads, held)
     if not is_symbolic(total):
         return found
-    whole = total <= MOST_ELEMENTS  # asked of a symbol, so that it holds for all of a variant's
-    size = cover(total) if whole else block_of(total, MOST_ELEMENTS)
+    whole = (
+        total <= MAX_BLOCK_ELEMENTS
+    )  # asked of a symbol, so that it holds for all of a variant's
+    size = cover(total) if whole else block_of(total, MAX_BLOCK_ELEMENTS)
     blocks = tuple((name, size if name == "total" else n) for name, n in found.blocks)
     return replace(found, blocks=blocks)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuser.base.target import Target
 from fuser.tilegen.rules.common import (
-    MOST_ELEMENTS,
+    MAX_BLOCK_ELEMENTS,
     block_of,
     blocks_of,
     map_extents,
@@ -18,8 +18,8 @@ def map_schedule(target: Target, extents: list[int], lead: int | None, item_byte
     rows, columns = map_extents(extents, lead)
     if lead is not None:
         return blocks_of(rows=min(rows, 32), columns=min(columns, 64), reason="transpose")
-    width = min(columns, MOST_ELEMENTS)
-    return blocks_of(rows=max(1, min(rows, MOST_ELEMENTS // width)), columns=width)
+    width = min(columns, MAX_BLOCK_ELEMENTS)
+    return blocks_of(rows=max(1, min(rows, MAX_BLOCK_ELEMENTS // width)), columns=width)
 
 
 def reduce_schedule(
@@ -29,7 +29,7 @@ def reduce_schedule(
     """Blocks of a reduction: see `ReduceRule`. A core has its rows to itself, in its caches."""
     rows, total, columns = reduced_extents(rows, total, columns)
     width = min(columns, 64) if columns > 1 else 1
-    height = max(1, min(rows, MOST_ELEMENTS // max(1, total * width)))
+    height = max(1, min(rows, MAX_BLOCK_ELEMENTS // max(1, total * width)))
     return blocks_of(rows=height, columns=width, total=total)
 
 

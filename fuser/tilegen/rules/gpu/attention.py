@@ -55,7 +55,7 @@ def attention_schedule(
     while rows > 16 and rows >= 2 * m:
         rows //= 2
     keys = 128 if wide <= 64 and n % 128 == 0 else 64
-    most = MOST_KEYS if wide <= 64 else MOST_WIDE_KEYS
+    most = MAX_KEYS if wide <= 64 else MAX_WIDE_KEYS
     odd = fixed and n > 64 and n % 64 > 0
     bare = reads == "nothing" and not bounded and wide <= 128
     many = batch * ceildiv(m, rows) > target.units and not causal
@@ -103,7 +103,7 @@ def _even_keys(n: int, most: int) -> int:
     return min(options, key=lambda keys: (keys * ceildiv(n, keys), -keys))
 
 
-MOST_KEYS, MOST_WIDE_KEYS = 112, 80
+MAX_KEYS, MAX_WIDE_KEYS = 112, 80
 """Keys of an iteration whose scores a warp group has room for, beside others of a multiprocessor:
 of up to 64 columns, and of more."""
 

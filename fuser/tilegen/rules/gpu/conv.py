@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fuser.base.target import Target
 from fuser.tilegen.rules.common import block_of, blocks_of, ceildiv, power_of_two
-from fuser.tilegen.rules.gpu.cost import UNIT_ROWS, ring_bytes, stage_bytes
+from fuser.tilegen.rules.gpu.cost import UNIT_ROWS, fed_by_copies, ring_bytes, stage_bytes
 from fuser.tilegen.rules.gpu.matmul import least, persistent, shared
 from fuser.tilegen.rules.gpu.tiles import HALF_TILES, WIDE_TILES, has_room
 from fuser.tilegen.rules.problem import MIN_CHANNELS, Problem
@@ -55,10 +55,7 @@ def conv_schedule(target: Target, problem: Problem) -> Schedule:
 def candidates(target: Target, problem: Problem) -> Iterator[Schedule]:
     """The legal schedules of a convolution of known sizes."""
     p, wgmma = problem, problem.bits == 16 and target.wgmma
-    assert p.image is not None
-    channels = p.image.channels
-    streamed = p.streamed and wgmma and channels % 64 == 0 == p.n % 8 and p.k >= 128
-    p = replace(p, streamed=streamed)
+    streamed = fed_by_copies(target, p, UNIT_ROWS)
     # with a short k the output dominates, and several blocks a multiprocessor hide it
     most = 1 << 12 if p.k <= 64 else 1 << 13 if p.k <= 512 else 3 << 13
     for rows, columns in CONV_TILES if p.bits == 16 else WIDE_TILES[:-1]:
@@ -70,8 +67,8 @@ def candidates(target: Target, problem: Problem) -> Iterator[Schedule]:
         fits = not several if columns == NARROW[1] else not streamed
         if rows * columns <= most and (not three or (fits and streamed == (columns == NARROW[1]))):
             yield plain
-        if wgmma and problem.streamed and channels % 64 == 0:
-            yield from shared(target, problem, replace(plain, blocks=_blocks(rows, columns, 64)))
+        if streamed:
+            yield from shared(target, p, replace(plain, blocks=_blocks(rows, columns, 64)))
         if streamed and several:
             deep = replace(plain, blocks=_blocks(rows, columns, 64))
             yield from persistent(target, p, deep, *PING_PONG)
@@ -99,7 +96,7 @@ def _plain_schedule(target: Target, p: Problem, rows: int, columns: int) -> Sche
         # one block a multiprocessor: many bytes on their way, and few barriers
         if rows + columns <= 96 and channels % 128 == 0:
             depth = 128
-        room = ALL_SHARED if p.streamed and rows >= UNIT_ROWS else PREFETCHED
+        room = ALL_SHARED if fed_by_copies(target, p, rows) else PREFETCHED
         some = room // stage_bytes(p, rows, columns, depth)
         stages = max(4, min(some, MAX_STAGES, p.iterations(depth)))
     stages = max(2, min(stages, ring_bytes(target) // stage_bytes(p, rows, columns, depth)))

@@ -1,18 +1,20 @@
 """What a schedule of a matmul or a convolution costs on a GPU, in microseconds: a roofline of its
 blocks.
 
-    cost     START + overlapped(memory, waves * iterations * iteration) + ends + shares
+    cost     START + overlapped(memory, loops) + ends + shares
     memory   operands and results, once, at the rate of DRAM
+    loops    of the blocks that a multiprocessor runs one after the other: iterations * iteration
     iteration   overlapped(multiply, load) + barriers
     multiply    multiply-adds of a tile at the rate of the unit that has tiles of such rows
-    load        operands of a tile at the rate that a multiprocessor receives them, wherever they
-             come from, or the latency of DRAM over the stages under way
-    ends     results of the last wave, at the rate of DRAM, with nothing to hide them
+    load        operands of a tile at the rate of the L2, which all blocks share, or the latency of
+             what is under way over the stages
+    ends     results of a wave, at the rate of DRAM, with nothing to hide them: blocks that begin
+             together end together
     shares   sums of blocks that have a part of k each, starts of clusters
 
 Overlapped is the longer of two, and a small part (`hidden`) of the shorter. Rates are those of the
-target (UnitRates in fuser/base/target.py); the other constants were fitted to times of an H200 and
-to schedules that were the fastest of many there (docs/schedules.md).
+target (UnitRates in fuser/base/target.py); the other constants were fitted to times of an H200
+(docs/schedules.md).
 """
 
 from __future__ import annotations
@@ -33,32 +35,44 @@ from fuser.base.target import (
 from fuser.tilegen.rules.common import ceildiv
 from fuser.tilegen.rules.problem import MIN_CHANNELS, Problem
 from fuser.tilegen.schedule import Schedule
-from fuser.tilegen.stream_k import MOST_PARTS, Cut, cut_tiles
+from fuser.tilegen.stream_k import MAX_PARTS, Cut, cut_tiles
 
-START = 2.44
+START = 1.95
 """Microseconds in which a kernel starts, fills its pipeline and ends."""
-LATENCY = 0.546
-"""Microseconds until bytes that were asked for are there."""
-NEXT = 0.082
+LATENCY, COPY_LATENCY = 0.63, 0.89
+"""Microseconds until bytes that threads asked for are there, and those that the copy engine brings
+while all multiprocessors ask."""
+NEXT = 0.085
 """Microseconds in which a block follows another on a multiprocessor."""
 UNIT_ROWS = 64
 """Rows of a tile that a warp group multiplies; fewer are for single warps."""
-LINE, SHORT_LINE = 64, 68.44
-"""Columns of 16 bits in a line of the copy engine, and those as which fewer count."""
-ABSENT = 2.055
-"""What a row beyond the last costs, in rows that are there: the copy engine writes zeros slowly."""
-MISALIGNED = 1.992
+LINE, NARROW = 64, 68.4
+"""Columns of 16 bits in a line of the copy engine, and those as which a multiprocessor receives
+fewer."""
+RECEIVED = 150e3
+"""Bytes that a multiprocessor receives in a microsecond where others ask for nothing."""
+ABSENT = 2.2
+"""What a row beyond the last of a box of UNIT_ROWS costs, in rows that are there: the copy engine
+writes zeros slowly."""
+MISALIGNED = 2.12
 """What a row costs that begins off the sectors of the L2, in others: it takes more requests."""
 EPILOGUE = 1.726e-4
 """Microseconds that a warp takes for an element of its results."""
-GATHERED, ELEMENTWISE = 2.263, 16.0
-"""What a row of an image costs that threads gather, in rows of a matrix; of few channels, whose
-elements are copied one by one."""
+STEP, WALK, CHUNK, PARTIAL = 0.0285, 0.0314, 0.0262, 1.6
+"""Microseconds of the barriers of an iteration where threads gather windows, in which they find the
+pixels under another tap, and in which each copies 16 bytes of a window; and how much longer the
+last two take where the channels are no whole steps of k."""
+ELEMENTWISE = 16.0
+"""What a row of an image of few channels costs, whose elements are copied one by one."""
 WINDOW = 0.0824
 """Microseconds in which the copy engine begins the windows of another tile."""
-RESIDENT = 2
-"""Blocks of a multiprocessor that hide each other's ends and latencies; more are no gain."""
-PAIRS = 1.027
+IM2COL = 0.115
+"""Microseconds by which it begins those of the first later than a box of a matrix."""
+MAX_BLOCKS, HIDING = 4, 2
+"""Blocks of a multiprocessor at once at most, and of those that hide each other's latencies."""
+REGISTERS, THREAD_REGISTERS = 64 << 10, 64
+"""Of a multiprocessor; and of a thread, beside its sums."""
+PAIRS = 0.6
 """Microseconds by which blocks start later in clusters."""
 RING = 216 << 10
 """Bytes of stages of all blocks of a multiprocessor, at most."""
@@ -83,19 +97,23 @@ def cost(target: Target, problem: Problem, schedule: Schedule) -> float:
     if cut is not None:
         waves = groups // places + CUT * cut.waves
     iterations = ceildiv(p.iterations(depth), parts)
-    resident = _resident(target, p, s, waves)
-    loop = waves * iterations * _iteration(target, p, s, iterations, resident)
-    memory = p.bytes / target.bandwidth * 1e6
-    if fed_by_copies(target, p, rows) and columns < LINE:
-        memory *= SHORT_LINE / LINE
+    resident = _resident(target, p, s, ceil(waves), iterations)
+    turns = ceildiv(ceil(waves), resident)
+    last = waves - (turns - 1) * resident
+    load = _load(target, p, s, min(1.0, groups * parts / places), ceil(waves))
+    loop = last * _iteration(target, p, s, iterations, load, min(resident, ceil(last)))
+    loop += (waves - last) * _iteration(target, p, s, iterations, load, resident)
+    loop = iterations * loop + (1 if s.persistent else turns) * load
+    copies, memory = fed_by_copies(target, p, rows), p.bytes / target.bandwidth * 1e6
+    memory *= NARROW / LINE if copies and columns < LINE else 1.0
+    time = START + _overlapped(memory, loop, COPY_ENGINE.hidden)
     tile = rows * columns * p.accumulators
     stored = min(count, target.units) * tile * (4 if p.bits > 16 else 2) / target.bandwidth * 1e6
     stored = max(stored, EPILOGUE * tile / s.warps)
-    turns = ceil(waves) / resident
-    time = START + _overlapped(memory, loop, COPY_ENGINE.hidden)
-    time += stored if s.consumer_groups > 1 else turns * stored
+    time += stored if s.consumer_groups > 1 else ceil(waves) * stored
     time += 0.0 if s.persistent else (turns - 1) * NEXT
-    time += waves * WINDOW if p.image is not None and s.consumer_groups > 1 else 0.0
+    if p.image is not None and copies:
+        time += IM2COL + (waves * WINDOW if s.consumer_groups > 1 else 0.0)
     time += _sums(tile, parts, s.cluster > 1) + _sums_of_cut(cut)
     return time + (PAIRS if pair > 1 else 0.0)
 
@@ -105,7 +123,7 @@ def parts_of(target: Target, problem: Problem, schedule: Schedule) -> int:
     if not schedule.stream_k or schedule.persistent:
         return schedule.cluster
     tiles = problem.tiles(schedule.block("m"), schedule.block("n"))
-    return max(1, min(target.units // tiles, MOST_PARTS))
+    return max(1, min(target.units // tiles, MAX_PARTS))
 
 
 def cut_of(count: int, iterations: int, blocks: int) -> Cut | None:
@@ -120,16 +138,25 @@ def stage_bytes(problem: Problem, rows: int, columns: int, depth: int) -> int:
 
 
 def fed_by_copies(target: Target, problem: Problem, rows: int) -> bool:
-    """Whether the copy engine fetches the operands of tiles of so many rows for wgmma."""
-    return target.wgmma and problem.streamed and problem.bits <= 16 and rows >= UNIT_ROWS
+    """Whether the copy engine fetches the operands of tiles of so many rows for wgmma: of an image
+    lines of channels, several of them."""
+    p = problem
+    lines = p.image is None or (
+        p.bits == 16 and p.image.channels % LINE == 0 == p.n % 8 and p.k >= 2 * LINE
+    )
+    return target.wgmma and p.streamed and lines and p.bits <= 16 and rows >= UNIT_ROWS
 
 
-def _resident(target: Target, p: Problem, s: Schedule, waves: float) -> int:
-    """Blocks of a multiprocessor that hide what each other waits for."""
-    if s.persistent or s.cluster > 1 or s.stream_k:
+def _resident(target: Target, p: Problem, s: Schedule, waves: int, iterations: int) -> int:
+    """Blocks of a multiprocessor at once: as many as its registers and its memory have room for.
+    Two warp groups and the one that fetches for them have all registers."""
+    rows, columns = s.block("m"), s.block("n")
+    alone = s.persistent or s.cluster > 1 or s.stream_k
+    if alone or (iterations > 1 and s.warps >= 8 and fed_by_copies(target, p, rows)):
         return 1
-    bytes = s.stages * stage_bytes(p, s.block("m"), s.block("n"), s.block("k"))
-    return max(1, min(RESIDENT, ceil(waves), ring_bytes(target) // bytes))
+    registers = rows * columns * p.accumulators + 32 * s.warps * THREAD_REGISTERS
+    bytes = s.stages * stage_bytes(p, rows, columns, s.block("k"))
+    return max(1, min(MAX_BLOCKS, waves, ring_bytes(target) // bytes, REGISTERS // registers))
 
 
 def ring_bytes(target: Target) -> int:
@@ -137,24 +164,50 @@ def ring_bytes(target: Target) -> int:
     return min(RING, target.shared_bytes)
 
 
-def _iteration(target: Target, p: Problem, s: Schedule, iterations: int, resident: int) -> float:
-    """Microseconds of an iteration of one block."""
+def _load(target: Target, p: Problem, s: Schedule, active: float, waves: int) -> float:
+    """Microseconds in which the operands of an iteration of a block come, where such a share of the
+    multiprocessors asks for some. One of the tiles of a multiprocessor has rows beyond the last."""
+    rows, depth, unit = s.block("m"), s.block("k"), _unit(target, p, s)
+    left, copies = float(min(rows, p.m)), fed_by_copies(target, p, rows)
+    lines = left * (MISALIGNED if p.misaligned[0] else 1.0)
+    if p.image is not None and p.image.channels < MIN_CHANNELS:
+        lines *= ELEMENTWISE
+    lines += (ABSENT - 1) * (-p.m % UNIT_ROWS) / waves if copies and p.m > UNIT_ROWS else 0.0
+    lines /= s.neighbours[1]
+    right, bytes = float(s.block("n") * p.accumulators), depth * p.bits / 8
+    lines += right * (MISALIGNED if p.misaligned[1] else 1.0) / s.neighbours[0]
+    load = lines * bytes / unit.copied
+    if not copies:
+        return load + _partial(p, depth) * left * bytes / 16 / (32 * s.warps) * CHUNK
+    right = NARROW * p.accumulators if s.block("n") < LINE else right
+    return max(active * load, (left + right) * bytes / RECEIVED)
+
+
+def _partial(p: Problem, depth: int) -> float:
+    """What threads take for a step of a window of an image of many channels: 0 of other operands,
+    1 of whole steps, more of partial ones."""
+    if p.image is None or p.image.channels < MIN_CHANNELS:
+        return 0.0
+    return PARTIAL if p.image.channels % depth else 1.0
+
+
+def _iteration(
+    target: Target, p: Problem, s: Schedule, iterations: int, load: float, resident: int
+) -> float:
+    """Microseconds of an iteration of one of so many resident blocks, whose operands come in `load`
+    microseconds."""
     rows, columns, depth = s.block("m"), s.block("n"), s.block("k")
     copies, unit = fed_by_copies(target, p, rows), _unit(target, p, s)
+    hiding = min(resident, HIDING)
     tile = rows * columns * p.accumulators
     multiply = tile * depth * 2e6 * target.units / (unit.peak * target.peak(bits=p.bits))
-    left = float(min(rows, p.m))
-    if p.image is not None and not copies:
-        left *= GATHERED if p.image.channels >= MIN_CHANNELS else ELEMENTWISE
-    left *= MISALIGNED if p.misaligned[0] else 1.0
-    right = float(SHORT_LINE if copies and columns < LINE else columns)
-    right *= p.accumulators * (MISALIGNED if p.misaligned[1] else 1.0)
-    absent = -p.m % rows if p.m > rows >= UNIT_ROWS else 0
-    lines = left / s.neighbours[1] + (ABSENT - 1) * absent + right / s.neighbours[0]
-    load = lines * depth * p.bits / 8 / unit.copied
     if iterations > s.stages:
-        load = max(load, LATENCY / (resident * s.consumer_groups * max(1, s.stages - 1)))
-    return _overlapped(multiply, load, unit.hidden) + unit.barriers / resident
+        latency = COPY_LATENCY if copies else LATENCY
+        load = max(load, latency / (hiding * s.consumer_groups * max(1, s.stages - 1)))
+    barriers, gathered = unit.barriers, 0.0 if copies else _partial(p, depth)
+    if p.image is not None and gathered:
+        barriers = STEP + (WALK * gathered if p.image.taps > 1 else 0.0)
+    return _overlapped(multiply, load, unit.hidden) + barriers / hiding
 
 
 def _unit(target: Target, problem: Problem, schedule: Schedule) -> UnitRates:

@@ -19,7 +19,7 @@ from fuser.tilegen.rules.gpu.tiles import (
 )
 from fuser.tilegen.rules.problem import Problem
 from fuser.tilegen.schedule import Schedule
-from fuser.tilegen.stream_k import MOST_PARTS
+from fuser.tilegen.stream_k import MAX_PARTS
 
 PING_PONG = (12288, 16384)
 """Elements of the smallest and the largest tile of one of two ping-pong warp groups."""
@@ -83,7 +83,7 @@ def shared(target: Target, problem: Problem, plain: Schedule) -> Iterator[Schedu
     tiles, iterations = p.tiles(rows, columns), p.iterations(plain.block("k"))
     if p.folded or p.accumulators > 1 or 2 * tiles > target.units:
         return
-    parts = min(target.units // tiles, MOST_PARTS)
+    parts = min(target.units // tiles, MAX_PARTS)
     stage = stage_bytes(p, rows, columns, plain.block("k"))
     stages = min(ring_bytes(target) // stage, MAX_STAGES, iterations // parts)
     if (

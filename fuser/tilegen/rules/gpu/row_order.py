@@ -18,7 +18,7 @@ from fuser.base.target import Target
 from fuser.graph.sizes import is_symbolic, size_hint
 from fuser.tilegen.row_order import SAME
 from fuser.tilegen.rules.common import (
-    MOST_SYMBOLIC_KEYS,
+    MAX_SYMBOLIC_KEYS,
     blocks_of,
     power_of_two,
     reduced_extents,
@@ -95,7 +95,7 @@ def reduce_schedule(
     _, total, columns = reduced_extents(1, total, columns)
     padded = power_of_two(total)
     if is_open:  # variants of other examples add up as this one
-        padded = MOST_SYMBOLIC_KEYS if columns > 1 else OPEN_ROW
+        padded = MAX_SYMBOLIC_KEYS if columns > 1 else OPEN_ROW
     if columns > 1:
         width = min(power_of_two(columns), 64)
         return blocks_of(rows=1, columns=width, total=min(padded, max(1, 8192 // width)))
