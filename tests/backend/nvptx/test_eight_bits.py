@@ -144,7 +144,7 @@ def test_integer_products_of_models(
     weights = next(a for a in program.arguments if a.packing is not None)
     assert weights.packing is not None
     packed = weights.packing.apply(weights.value.constant)  # type: ignore[union-attr]
-    assert packed.dtype == np.int8 and packed.shape == (1, size[1], -(-size[2] // 16) * 16)
+    assert packed.dtype == np.int8 and packed.shape == (1, size[1], -(-size[2] // 32) * 32)
 
 
 @pytest.mark.parametrize("target", [SM_80, SM_90A], ids=lambda t: t.arch)
