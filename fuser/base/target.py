@@ -67,7 +67,7 @@ MMA_SYNC = UnitRates(0.303, 152.6e3, 0.157, 0.0572)
 MMA_ALONE = UnitRates(1.0, 108e3, 1.0, 0.1)
 """mma.sync of a GPU that has no other unit."""
 TF32_WGMMA = UnitRates(1.2, 150e3, 0.45, 0.2)
-TF32_SYNC = UnitRates(0.95, 34e3, 0.0, 0.04)
+TF32_SYNC = UnitRates(0.55, 34e3, 0.0, 0.04)
 """float32 in three products of TF32, and what multiplies operands of 64 bits."""
 CLUSTER_SUMS = 1.83
 """Microseconds in which the blocks of a cluster add up the tile that they share."""

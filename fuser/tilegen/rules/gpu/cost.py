@@ -54,8 +54,9 @@ RECEIVED = 150e3
 ABSENT = 2.2
 """What a row beyond the last of a box of UNIT_ROWS costs, in rows that are there: the copy engine
 writes zeros slowly."""
-MISALIGNED = 2.12
-"""What a row costs that begins off the sectors of the L2, in others: it takes more requests."""
+MISALIGNED, SPLIT = 2.12, 1.5
+"""What a row costs that begins off the sectors of the L2, in others: of the L2, which it asks more
+often, and of the multiprocessor, which receives sectors of which it needs a part."""
 EPILOGUE = 1.726e-4
 """Microseconds that a warp takes for an element of its results."""
 STEP, WALK, CHUNK, PARTIAL = 0.0285, 0.0314, 0.0262, 1.6
@@ -72,7 +73,7 @@ MAX_BLOCKS, HIDING = 4, 2
 """Blocks of a multiprocessor at once at most, and of those that hide each other's latencies."""
 REGISTERS, THREAD_REGISTERS = 64 << 10, 64
 """Of a multiprocessor; and of a thread, beside its sums."""
-PAIRS = 0.6
+PAIRS = 0.1
 """Microseconds by which blocks start later in clusters."""
 RING = 216 << 10
 """Bytes of stages of all blocks of a multiprocessor, at most."""
@@ -180,6 +181,8 @@ def _load(target: Target, p: Problem, s: Schedule, active: float, waves: int) ->
     if not copies:
         return load + _partial(p, depth) * left * bytes / 16 / (32 * s.warps) * CHUNK
     right = NARROW * p.accumulators if s.block("n") < LINE else right
+    left *= SPLIT if p.misaligned[0] else 1.0
+    right *= SPLIT if p.misaligned[1] else 1.0
     return max(active * load, (left + right) * bytes / RECEIVED)
 
 

@@ -85,7 +85,7 @@ def _stream_schedule(target: Target, p: Problem) -> Schedule:
 
 def _decoded_schedule(target: Target, p: Problem, rows: int) -> Schedule:
     """Few rows times weights that threads decode: the time is that of the codes, which travel to
-    registers an iteration ahead (passes/prefetch_loads.py). What counts is how many are under way:
+    registers an iteration ahead (prefetch/prefetch_loads.py). What counts is how many are under way:
     blocks as wide as gives most multiprocessors one, and as much of k an iteration as a thread has
     registers for. Warps share k."""
     columns = next((
