@@ -84,10 +84,10 @@ def _stream_schedule(target: Target, p: Problem) -> Schedule:
 
 
 def _decoded_schedule(target: Target, p: Problem, rows: int) -> Schedule:
-    """Few rows times weights that threads decode: the time is that of the codes, which travel to
-    registers an iteration ahead (prefetch/prefetch_loads.py). What counts is how many are under way:
-    blocks as wide as gives most multiprocessors one, and as much of k an iteration as a thread has
-    registers for. Warps share k."""
+    """Few rows times weights that threads decode: the time is that of the codes, which travel
+    to registers an iteration ahead (prefetch/prefetch_loads.py). What counts is how many are
+    under way: blocks as wide as gives most multiprocessors one, and as much of k an iteration
+    as a thread has registers for. Warps share k."""
     columns = next((
         c for c in (64, 32) if p.batch * ceildiv(p.n, c) >= DECODED_SHARE * target.units
     ), NARROWEST)  # fmt: skip
