@@ -115,8 +115,8 @@ class Target:
     shared_bytes: int = 0
     registers: int = 65536
     tensor_memory_bytes: int = 0
-    """Of a multiprocessor, where the sums of matmuls lie that one thread issues (tcgen05); 0: sums
-    are in registers."""
+    """Bytes of tensor memory of a multiprocessor, for the sums of matmuls that one thread issues
+    (tcgen05); 0: sums are in registers."""
     # both
     l2_cache_bytes: int = 0
     """Of the last cache: the L2 of a GPU, the L3 of a CPU; 0: unknown."""

@@ -48,7 +48,7 @@ OPTIONS = (
 )  # fmt: skip
 """Keywords of a launch that are no arguments of the kernel."""
 MOST_WARPS, MOST_CTAS = 32, 16
-"""Of a block of threads, and blocks of a cluster."""
+"""Maximum warps of a block of threads, and blocks of a cluster."""
 MOST_SMALL = 8
 """Launches too small to choose the extents of blocks by; then the defaults stay."""
 

@@ -81,8 +81,8 @@ class OpBase(Generic[BlockT]):
 
 
 class _About(NamedTuple):
-    """Of a class of ops, once: asking a dataclass takes longer than all else that walks over
-    programs do. hints: the types of the fields by name, once they are asked for."""
+    """What a class of ops is like, asked once: asking a dataclass takes longer than all else that
+    walks over programs do. hints: the types of the fields by name, once they are asked for."""
 
     fields: tuple[Field, ...]
     names: tuple[str, ...]

@@ -91,7 +91,7 @@ class Problem:
         return ceildiv(self.m, rows) * ceildiv(self.n, columns) * self.batch
 
     def iterations(self, depth: int) -> int:
-        """Of a loop over k in steps of `depth`; taps of many channels are apart."""
+        """Iterations of a loop over k in steps of `depth`; taps of many channels are apart."""
         if self.image is None or self.image.channels < MIN_CHANNELS:
             return ceildiv(self.k, depth)
         return self.image.taps * ceildiv(self.image.channels, depth)
@@ -105,4 +105,4 @@ class Problem:
 
 
 MIN_CHANNELS = 16
-"""Of an image, fewer of which are gathered with all their taps at once."""
+"""Channels of an image, fewer of which are gathered with all their taps at once."""

@@ -96,7 +96,7 @@ def test_what_is_broken_is_told(name: str) -> None:
 DATA = {"parts at one place", "nobody leaves sums", "sums of another part"}
 """Mutants that are a matter of data, or of global memory."""
 STATIC = {
-    "no wait for copies", "no barrier behind the wait", "sums used in flight",
+    "no wait for copies", "no barrier after the wait", "sums used in flight",
     "sums read before their matmul is committed", "sums read before the wait for the commit",
     "the last sums read before the wait", "an operand in tensor memory without a barrier",
     "columns that are not allocated", "columns that are not given back",

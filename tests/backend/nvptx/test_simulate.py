@@ -172,7 +172,7 @@ MUTANTS = {
     "no wait for copies": (
         "mma", r"\n    wait_copies \{pending = 1\}", "", "mma .* reads what copy_async"),
     "a group too few": ("mma", "pending = 1", "pending = 2", "mma .* reads what copy_async"),
-    "no barrier behind the wait": (
+    "no barrier after the wait": (
         "mma", r"(wait_copies \{pending = 1\})\n    barrier", r"\1", "copy_async"),
     "a copy into the stage that is read": (
         "mma", r"select i32 (%[\w.]+), %[\w.]+, (%[\w.]+)\n(?=.*\n    where)",

@@ -959,7 +959,7 @@ class TensorStore(Op):
 
 
 TENSOR_BARRIERS = 2
-"""Of a slot that stands for tensor memory: how many groups of matmuls may be in flight."""
+"""Maximum groups of matmuls in flight whose sums lie in tensor memory."""
 TENSOR_SLOT = 8 * (1 + TENSOR_BARRIERS)
 """Bytes of such a slot: the address, then the barriers."""
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fuser.backend.nvptx.layouts.layout import Coordinates, Layout, WarpGrid
 
 LANES, COLUMNS = 128, 512
-"""Of a multiprocessor's tensor memory, of 32 bits each."""
+"""Lanes and columns of a multiprocessor's tensor memory, which are 32 bits each."""
 MIN_COLUMNS = 32
-"""That an allocation has; it has a power of two of them."""
+"""Minimum columns of an allocation, which are a power of two."""
 MAX_WIDTH, WIDTH_STEP = 256, 16
 """Columns of the result of one instruction, and what they are a multiple of."""
 DEPTH = 16

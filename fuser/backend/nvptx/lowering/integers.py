@@ -19,7 +19,7 @@ from fuser.graph.dims import DimExpr
 
 INT32 = (1 << 31) - 1
 MAX_THREAD_BITS = 32
-"""Of a thread's number: more than there are."""
+"""More bits than a thread's number has."""
 
 
 def first_block_bit(warps: int, blocks: int) -> int:

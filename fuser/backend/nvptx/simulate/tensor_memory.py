@@ -24,8 +24,8 @@ from fuser.dtypes import BY_NAME
 
 
 class TensorMemory(Shadow):
-    """Of a block. words: [columns, lanes], floats that are no numbers at first. slots: columns that
-    are allocated, by the slots that stand for them."""
+    """The tensor memory of a block. words: [columns, lanes], floats that are no numbers at first.
+    slots: columns that are allocated, by the slots that stand for them."""
 
     places = "cell {} of tensor memory"
 

@@ -72,7 +72,7 @@ IM2COL = 0.115
 MAX_BLOCKS, HIDING = 4, 2
 """Blocks of a multiprocessor at once at most, and of those that hide each other's latencies."""
 REGISTERS, THREAD_REGISTERS = 64 << 10, 64
-"""Of a multiprocessor; and of a thread, beside its sums."""
+"""Registers of a multiprocessor; and of a thread, beside its sums."""
 PAIRS = 0.1
 """Microseconds by which blocks start later in clusters."""
 RING = 216 << 10
