@@ -69,7 +69,7 @@ MMA_ALONE = UnitRates(1.0, 108e3, 1.0, 0.1)
 TF32_WGMMA = UnitRates(1.2, 150e3, 0.45, 0.2)
 TF32_SYNC = UnitRates(0.55, 34e3, 0.0, 0.04)
 """float32 in three products of TF32, and what multiplies operands of 64 bits."""
-CLUSTER_SUMS = 1.83
+CLUSTER_SUMS = 1.4
 """Microseconds in which the blocks of a cluster add up the tile that they share."""
 
 

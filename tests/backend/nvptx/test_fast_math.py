@@ -204,9 +204,9 @@ def test_schedules_of_few_tiles() -> None:
     def blocks(m: int, n: int, k: int, folded: bool = False, target: Target = SM_90A) -> int:
         return dot_schedule(target, Problem(m, n, k, 16, folded=folded)).cluster
 
-    assert [blocks(m, 768, 3072) for m in (1, 64, 128, 256, 512)] == [8, 8, 1, 1, 1]
+    assert [blocks(m, 768, 3072) for m in (1, 64, 128, 256, 512)] == [8, 8, 4, 1, 1]
     parts = [dot_schedule(SM_90A, Problem(m, 768, 3072, 16, folded=False)) for m in (128, 256)]
-    assert [found.stream_k for found in parts] == [1, 1]
+    assert [found.stream_k for found in parts] == [0, 1]
     assert blocks(256, 768, 2048) == 1 and blocks(256, 768, 1024) == 1
     assert dot_schedule(SM_90A, Problem(256, 768, 3072, 16)).stream_k == 0
     assert blocks(128, 768, 1024) == blocks(128, 768, 3072, folded=True) == 1
