@@ -260,3 +260,32 @@ def check_random_loops(seed: int, compiled: Callable[..., Code]) -> None:
     names = {buffer.name for buffer in code.program.kernel.buffers}
     run_simulated(code, {name: x for name, x in found.items() if name in names}, bool(seed % 2))
     np.testing.assert_allclose(found["c"], want, rtol=1e-3, atol=1e-2)
+
+
+@triton.jit
+def far(a, b, c, tiles, K, BLOCK: tl.constexpr):
+    """So many tiles, of which a few are there."""
+    at = tl.arange(0, BLOCK)
+    for _ in range(tl.program_id(0), tiles, tl.num_programs(0)):
+        total = tl.zeros((BLOCK, BLOCK), dtype=tl.float32)
+        for start in range(0, K, BLOCK):
+            k = start + at
+            left = tl.load(a + at[:, None] * K + k[None, :], mask=k[None, :] < K, other=0.0)
+            right = tl.load(b + k[:, None] * BLOCK + at[None, :], mask=k[:, None] < K, other=0.0)
+            total = tl.dot(left, right, total)
+        tl.store(c + at[:, None] * BLOCK + at[None, :], total)
+
+
+def test_a_producer_leaves_loops_whose_range_needs_64_bits(
+    compiled: Callable[..., Code],
+) -> None:
+    """The computing warps count such a loop in another way, which knows of no ring."""
+    a, b = np.zeros((64, 128), "float16"), np.zeros((128, 64), "float16")
+    c = np.zeros((64, 64), "float32")
+    for tiles, fed in ((3, True), (1 << 33, False)):
+        far.forget()
+        code = compiled(
+            lambda tiles=tiles: far.warmup(a, b, c, tiles, 128, BLOCK=64, grid=(2,), num_stages=3)
+        )
+        assert applied(code, WARP_SPECIALISATION) == fed
+        lowered(code)

@@ -142,9 +142,9 @@ def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: 
         step = 64 if dot.n * dtype.bytes % 16 else SECTOR // dtype.bytes if dot.n >= 64 else 1
         spare = -dot.n % step if across else 0
         along = bool(inner) and inner[0] in dot.contract[1][-1:]
-        # tensor cores want 8-bit operands with k innermost
-        crooked = along and dtype.bits == 16 and em.target.wgmma and dot.k * 2 % SECTOR != 0
-        if dtype.bits == 8 or crooked or (_wants_k_inside(em, dot, dtype) and not along):
+        # tensor cores want 8-bit operands with k innermost, and rows of k that begin at sectors
+        misaligned = along and dtype.bits == 16 and em.target.wgmma and dot.k * 2 % SECTOR != 0
+        if dtype.bits == 8 or misaligned or (_wants_k_inside(em, dot, dtype) and not along):
             return _columns_of(em, dot, (batch, n, k), dtype)
         if not inner or (inner[0] in whole and not spare):
             return operand(em, rhs, dot.coords(1, batch, n, k), (1, 2), dtype, lone)

@@ -9,6 +9,11 @@ from fuser.graph.sizes import certain
 from fuser.tilegen import ops
 
 
+def needs_long(low: Builder, loop: ops.For) -> bool:
+    """Whether the bounds of a caller's loop may need 64 bits."""
+    return low.caller and not (low.ends_short(loop.start) and low.ends_short(loop.stop))
+
+
 def has_iterations(low: Builder, loop: ops.For) -> bool:
     """Whether every block surely has an iteration of a loop."""
     if low.cluster.splits(loop):

@@ -9,7 +9,7 @@ prefetched, by a ring of stages, is made of it later (schedule/pipeline_plan.py)
 from __future__ import annotations
 
 from fuser.backend.nvptx.cluster.cluster_reduction import merge_over_cluster
-from fuser.backend.nvptx.cluster.loop_bounds import bounds, has_iterations
+from fuser.backend.nvptx.cluster.loop_bounds import bounds, has_iterations, needs_long
 from fuser.backend.nvptx.ir import op as ir
 from fuser.backend.nvptx.ir import ops as gpu
 from fuser.backend.nvptx.ir.values import Operand, Tile
@@ -41,7 +41,7 @@ from fuser.tilegen.ir import Block, Op
 def lower_for(low: Builder, op: ops.For) -> None:
     """Emit a loop. Carried tiles become phis, one a register."""
     e = low.scalars
-    if low.caller and not (low.ends_short(op.start) and low.ends_short(op.stop)):
+    if needs_long(low, op):
         long_for(low, op)
         return
     start, stop = bounds(low, op)

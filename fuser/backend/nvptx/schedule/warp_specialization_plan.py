@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fuser.backend.nvptx.cluster.loop_bounds import needs_long
 from fuser.backend.nvptx.ir.values import tile_bytes
 from fuser.backend.nvptx.ir.warp_transpose import BUFFER
 from fuser.backend.nvptx.layouts.assignment import (
@@ -102,12 +103,15 @@ def _find_streams(
             known.add(op.result)
         elif isinstance(op, ops.For):
             inside = _staged(low.assignment, op)
+            feeds = any(load in low.assignment.staged for load in op.body.walk())
+            if feeds and needs_long(low, op):
+                return "the range of its loop may need 64 bits"
             if inside:
                 stream = _plan_stream(low, op, inside, known)
                 if isinstance(stream, str):
                     return stream
                 streams[op] = stream
-            elif any(load in low.assignment.staged for load in op.body.walk()):
+            elif feeds:
                 if not set(op.operands()) - set(op.inits) <= known:
                     return "the range of a loop around it depends on data"
                 carried = counters_of(op, known)
@@ -301,7 +305,8 @@ def _share_rings(low: Recording, streams: dict[ops.For, Stream]) -> None:
     """Let a loop go on with the buffers and barriers of an earlier one of the same form."""
     leaders: list[Stream] = []
     for stream in streams.values():
-        leader = next((other for other in leaders if other.forms == stream.forms), None)
+        alike = (other for other in leaders if other.forms == stream.forms and not other.split)
+        leader = next(alike, None)
         if leader is None or stream.split:
             leaders.append(stream)
             continue

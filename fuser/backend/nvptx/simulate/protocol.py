@@ -215,7 +215,7 @@ def wgmma(warp: Warp, op: ops.Wgmma) -> None:
 
 
 def tensor_mma(warp: Warp, op: ops.TensorMma) -> None:
-    """Of the first warp, whose thread issues it; sums in tensor memory are not in a tile."""
+    """A matmul that a thread of the first warp issues; its sums in tensor memory are no tile."""
     tensor_memory.order_mma(warp, op)
     for tile in (op.a, op.b):
         if tile is not None and not warp.number:

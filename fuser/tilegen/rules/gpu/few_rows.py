@@ -21,7 +21,7 @@ DECODED_WARPS, DECODED_SHARE = 8, 0.9
 DECODED_BYTES, DECODED_RING = 24 << 10, 96 << 10
 """Of codes of an iteration, 24 registers of each thread; of the stages of what they multiply."""
 SHARE, WIDE_SHARE = 0.45, 0.65
-"""Of the multiprocessors, that have a block of few rows at least: 64 of 132 read memory as fast in
+"""Minimum share of the multiprocessors with a block of few rows: 64 of 132 read memory as fast in
 blocks of 32 columns as 128 of them in blocks of 16, but not in blocks of 64 columns."""
 STAGE = 8192
 """Elements of the right operand in a stage."""

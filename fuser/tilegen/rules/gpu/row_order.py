@@ -44,8 +44,8 @@ def dot_schedule(target: Target, problem: Problem) -> Schedule:
 def _whole(
     target: Target, problem: Problem, candidates: Callable[[Target, Problem], Iterator[Schedule]]
 ) -> Schedule:
-    """Of the candidates that multiply by one unit, and k from its first step to its last, that of
-    least cost."""
+    """The candidate of least cost among those that multiply by one unit, and k from its first step
+    to its last."""
     rows = UNIT_ROWS if problem.bits <= 16 and target.wgmma else 0
     p = replace(problem, m=max(problem.m, rows), folded=True, open=True, misaligned=(False, False))
     options = [s for s in candidates(target, p) if s.block("m") >= rows and not s.tf32x3]
