@@ -176,6 +176,41 @@ def test_rows_whose_places_are_loaded_are_copied_ahead(compiled: Callable[..., C
 
 
 @triton.jit
+def wrapped(
+    a, b, c, m_size, n_size, k_size, a_row, b_row, c_row,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Rows and columns beyond the end begin again; which tile it is is known at run time alone."""
+    in_group = 2 * tl.cdiv(n_size, BLOCK_N)
+    first = tl.program_id(0) // in_group * 2
+    group = min(tl.cdiv(m_size, BLOCK_M) - first, 2)
+    tile_m = first + tl.program_id(0) % in_group % group
+    tile_n = tl.program_id(0) % in_group // group
+    m = ((tile_m * BLOCK_M + tl.arange(0, BLOCK_M)) % m_size)[:, None]
+    n = ((tile_n * BLOCK_N + tl.arange(0, BLOCK_N)) % n_size)[None, :]
+    k = tl.arange(0, BLOCK_K)
+    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for start in range(0, tl.cdiv(k_size, BLOCK_K)):
+        left = tl.load(a + m * a_row + (start * BLOCK_K + k)[None, :])
+        right = tl.load(b + n * b_row + (start * BLOCK_K + k)[:, None])
+        total = tl.dot(left, right, total)
+    tl.store(c + m * c_row + n, total.to(c.dtype.element_ty))
+
+
+def test_columns_that_begin_again_are_copied_ahead(compiled: Callable[..., Code]) -> None:
+    """What says where they are comes out of the loop, and the schedule of the loop stays."""
+    a, right, c = operands()
+    b = np.ascontiguousarray(right.T)
+    config = CONFIG | {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8}
+    code = compiled(lambda: wrapped[4,](a, b, c, M, N, K, K, K, N, **config))
+    assert applied(code, "multistage pipeline")
+    out = np.full_like(c, np.nan)
+    run_simulated(code, {"a": a, "b": b, "c": out}, True)
+    assert_close(c, a.astype("float64") @ right.astype("float64"))
+    assert_close(out, c.astype("float64"))
+
+
+@triton.jit
 def rows_of(
     x, y, out, sums, stride, rows, columns, BLOCK: tl.constexpr
 ):  # fmt: skip

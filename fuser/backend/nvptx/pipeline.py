@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from fuser.backend.nvptx.analysis.decisions import Decision
 from fuser.backend.nvptx.ir.cse import merge_common
+from fuser.backend.nvptx.ir.orders import kept_orders
 from fuser.backend.nvptx.ir.program import Program
 from fuser.backend.nvptx.ir.unused_integers import drop_unused
 from fuser.backend.nvptx.layouts.expand_conversions import expand_conversions
@@ -116,4 +117,6 @@ def run_passes(program: Program, facts: Facts) -> Iterator[tuple[Pass, Decision 
     """Run the passes that are wanted: each with its decision, when it has changed the program."""
     for item in PASSES:
         if item.wanted(facts):
-            yield item, item.run(program, facts)
+            with kept_orders(program):
+                decision = item.run(program, facts)
+            yield item, decision
