@@ -19,10 +19,10 @@ from fuser.errors import (
 )
 from fuser.triton import knobs
 from fuser.triton.backends.compiler import make_backend
-from fuser.triton.configs import OPTIONS, Config
+from fuser.triton.configs import Config
 from fuser.triton.driver import driver
 from fuser.triton.errors import AutotunerError, OutOfResources
-from fuser.triton.jit import KernelInterface
+from fuser.triton.jit import KernelInterface, gathering
 from fuser.triton.timing import measure, measure_in_graph
 
 LOSES = (OutOfResources, StaticAssertionError, CompileError, LoweringError, LimitError)
@@ -139,16 +139,43 @@ class Autotuner(KernelInterface):
             return [float("inf")] * 3
         return list(found) if isinstance(found, Sequence) else [float(found)] * 3
 
-    def _code_of(self, config: Config, values: Iterable[Any]) -> Any:
-        """Configs for which this is equal are the same code, and are timed once: warps and stages
-        are nothing on a CPU. values: arguments of the launch."""
-        told = config.pre_hook is not None or self._do_bench is not None
-        on_gpu = driver.active.on_gpu or any(
-            hasattr(item, "__cuda_array_interface__") for item in values
-        )
-        if told or on_gpu or not set(OPTIONS).isdisjoint(self.arg_names):
-            return config
-        return repr(sorted(config.kwargs.items()))
+    def _kinds(
+        self, candidates: Sequence[Config], args: tuple[Any, ...], named: dict[str, Any]
+    ) -> dict[Config, Any]:
+        """By config the code that it leads to, which is compiled for all of them at once: configs
+        for which this is equal are timed once. A config whose hook, or whose caller's timer, may
+        tell it apart is one of its own, and so is one whose code is not known."""
+        kinds: dict[Config, Any] = {config: config for config in candidates}
+        launches: dict[Config, Any] = {}
+        for config in candidates:
+            if config.pre_hook is None:
+                found = self._gathered(config, args, named)
+                if len(found) == 1:
+                    launches[config] = found[0]
+        for kernel in {launch[0] for launch in launches.values()}:
+            mine = [config for config, launch in launches.items() if launch[0] is kernel]
+            wanted = [launches[config][1:] for config in mine]
+            for config, launch, variant in zip(
+                mine, wanted, kernel.variants_of(wanted), strict=True
+            ):
+                if variant is not None and self._do_bench is None:
+                    kinds[config] = variant.runs(*launch[:2])
+        return kinds
+
+    def _gathered(
+        self, config: Config, args: tuple[Any, ...], named: dict[str, Any]
+    ) -> list[tuple[Any, ...]]:
+        """The launches of kernels that a run with this config consists of; none where that is not
+        known."""
+        found: list[tuple[Any, ...]] = []
+        token = gathering.set(found)
+        try:
+            self.fn.run(*args, **{**named, **config.all_kwargs(), "warmup": True})
+        except Exception:  # of the user's code as well: the run that is timed meets it again
+            found = []
+        finally:
+            gathering.reset(token)
+        return found
 
     def _key(self, named: dict[str, Any]) -> tuple[Any, ...]:
         given = {**(self.nargs or {}), **named}
@@ -218,8 +245,9 @@ class Autotuner(KernelInterface):
         self._failed = None
         timings: dict[Config, list[float]] = {}
         alike: dict[Any, list[float]] = {}
+        kinds = self._kinds(candidates, args, named)
         for config in candidates:
-            kind = self._code_of(config, (*args, *named.values()))
+            kind = kinds[config]
             if kind not in alike:
                 alike[kind] = self._bench(*args, config=config, **named)
             timings[config] = alike[kind]
