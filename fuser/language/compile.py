@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from fuser.base.target import Target
 from fuser.graph import dims
-from fuser.graph.dims import DimExpr, symbol, symbols_of
+from fuser.graph.dims import DimExpr, symbol
 from fuser.graph.sizes import LEAST, Guard, Sizes
 from fuser.language import schedules
 from fuser.language.addresses import MEMORY, overlap_all
@@ -17,7 +17,7 @@ from fuser.language.calls import inline
 from fuser.language.descriptors import Parts
 from fuser.language.emitter import Emitter
 from fuser.language.functions import Function
-from fuser.language.layouts import Fact, Layout, as_written, number_of
+from fuser.language.layouts import Fact, Layout
 from fuser.language.outside import Outside
 from fuser.language.sites import Reports
 from fuser.language.tensors import Pointer, Tensor
@@ -29,9 +29,6 @@ from fuser.tilegen.ir import Buffer, Kernel
 from fuser.tilegen.passes import run_passes
 from fuser.tilegen.schedule import Schedule
 from fuser.tilegen.verify import verify
-
-if TYPE_CHECKING:
-    from fuser.language.arguments import Arguments
 
 SMALL_BYTES = (1 << 31) - 1
 """Memory whose byte offsets fit 32 bits."""
@@ -174,34 +171,6 @@ class Program:
         """The leaves of the arguments that it writes."""
         pairs = zip(self.buffers, self.kernel.buffers, strict=True)
         return frozenset(leaf for leaf, buffer in pairs if buffer.role == "output")
-
-    def sizes(self, found: Arguments, grid: Sequence[int]) -> dict[str, int]:
-        """The values of its symbols in a launch."""
-        sizes = {}
-        for name, (leaf, by) in self.symbols.items():
-            sizes[name] = grid[-1 - leaf] if leaf < 0 else found.leaves[leaf] // by
-        for name, (fact, by) in self.measures.items():
-            number = number_of(found.records[fact.leaf], fact.what, fact.axis)
-            assert number is not None
-            sizes[name] = number // by
-        return sizes
-
-    def broken(
-        self, guards: Sequence[Guard], found: Arguments, grid: Sequence[int], warps: int
-    ) -> str:
-        """What it takes for granted that does not hold of a launch, if there is anything."""
-        if self.warps and self.warps != warps:
-            return f"num_warps is {warps} (was {self.warps})"
-        for fact in self.facts:
-            record = found.records[fact.leaf]
-            if not fact.holds(record):
-                return f"{fact.found(record)} (was compiled where {fact})"
-        sizes = self.sizes(found, grid)
-        guard = next((guard for guard in guards if not guard.holds(sizes)), None)
-        if guard is None:
-            return ""
-        values = ", ".join(f"{n} = {sizes[n]}" for n in sorted(symbols_of(guard.expression)))
-        return as_written(f"{guard} does not hold at {values}")
 
 
 def trace(

@@ -79,8 +79,6 @@ class Fingerprint:
             return f"{_name(type(value))}.{value.name} {self.of(value.value)}"
         if isinstance(value, ModuleType):
             return self._module(value)
-        if isinstance(value, dict):
-            return ", ".join(f"{name}: {self.of(item)}" for name, item in sorted(value.items()))
         if isinstance(value, BuiltinFunctionType | MethodDescriptorType):
             home = getattr(value, "__module__", None)
             if home in PURE_MODULES:

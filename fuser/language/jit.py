@@ -248,14 +248,16 @@ class KernelFunction(Function):
         from fuser.language.variants import Wanted, make_variants
 
         with self._lock:
-            missing: dict[Any, Wanted] = {}
-            for found, grid, options in launches:
-                if self._known(found, grid, options) is None:
-                    wanted = Wanted(self, found, _programs(grid), options)
-                    missing.setdefault(self._key(found, grid, options), wanted)
-            for key, made in zip(missing, make_variants(list(missing.values())), strict=True):
-                if made is not None:
-                    self._add(key, made)
+            left = [item for item in launches if self._known(*item) is None]
+            while left:
+                chosen = {self._key(*item): item for item in reversed(left)}
+                wanted = [Wanted(self, a, _programs(grid), o) for a, grid, o in chosen.values()]
+                for key, made in zip(chosen, make_variants(wanted), strict=True):
+                    if made is not None:
+                        self._add(key, made)
+                # others of a key, for which that one is not right
+                tried = {id(item) for item in chosen.values()}
+                left = [x for x in left if id(x) not in tried and self._known(*x) is None]
             return [self._known(*launch) for launch in launches]
 
     def _key(self, found: Arguments, grid: Sequence[int], options: Options) -> tuple[Any, ...]:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from fuser.backend.module import CompiledKernel
 from fuser.base.target import Target
 from fuser.errors import ParseError
+from fuser.graph.dims import symbols_of
 from fuser.graph.sizes import Guard, Sizes, guard_from_list
 from fuser.language.arguments import Arguments
 from fuser.language.compile import (
@@ -30,7 +31,7 @@ from fuser.language.compile import (
 )
 from fuser.language.fingerprint import Fingerprint, Unknown
 from fuser.language.functions import Function
-from fuser.language.layouts import Fact
+from fuser.language.layouts import Fact, as_written, number_of
 from fuser.language.outside import Outside, Read
 from fuser.language.types import BY_NAME
 from fuser.pipeline.plan_cache import versions
@@ -57,9 +58,37 @@ class Code(NamedTuple):
     writes: frozenset[int]
     """The leaves of the arguments that it writes."""
 
-    def broken(self, found: Arguments, grid: Sequence[int], warps: int) -> str:
-        """What it takes for granted that does not hold of a launch, if there is anything."""
-        return self.program.broken(self.guards, found, grid, warps)
+
+def sizes_of(program: Program, found: Arguments, grid: Sequence[int]) -> dict[str, int]:
+    """The values of the symbols of a program in a launch."""
+    sizes = {}
+    for name, (leaf, by) in program.symbols.items():
+        sizes[name] = grid[-1 - leaf] if leaf < 0 else found.leaves[leaf] // by
+    for name, (fact, by) in program.measures.items():
+        number = number_of(found.records[fact.leaf], fact.what, fact.axis)
+        assert number is not None
+        sizes[name] = number // by
+    return sizes
+
+
+def broken(
+    program: Program, guards: Sequence[Guard], found: Arguments, grid: Sequence[int], warps: int
+) -> str:
+    """What code takes for granted that does not hold of a launch, if there is anything."""
+    if program.warps and program.warps != warps:
+        return f"num_warps is {warps} (was {program.warps})"
+    for fact in program.facts:
+        record = found.records.get(fact.leaf)
+        if record is None:
+            return f"{fact.name} is no array"
+        if not fact.holds(record):
+            return f"{fact.found(record)} (was compiled where {fact})"
+    sizes = sizes_of(program, found, grid)
+    guard = next((guard for guard in guards if not guard.holds(sizes)), None)
+    if guard is None:
+        return ""
+    values = ", ".join(f"{n} = {sizes[n]}" for n in sorted(symbols_of(guard.expression)))
+    return as_written(f"{guard} does not hold at {values}")
 
 
 class Shelf:
@@ -97,7 +126,8 @@ class Shelf:
                 code = self._read(*entry)
             except (KeyError, TypeError, ValueError, IndexError, ParseError):
                 continue
-            if not code.broken(self.found, self.grid, self.options.num_warps):
+            warps = self.options.num_warps
+            if not broken(code.program, code.guards, self.found, self.grid, warps):
                 return code
         return None
 

@@ -25,7 +25,7 @@ from fuser.language.internal import located
 from fuser.language.order import depends_on_order
 from fuser.language.reports import prepared, tell
 from fuser.language.stages import Stages
-from fuser.language.stored import Code, Shelf
+from fuser.language.stored import Code, Shelf, broken, sizes_of
 from fuser.pipeline.devices import choose_target
 from fuser.runtime.cache import KernelCache
 from fuser.runtime.launch import CpuKernel, CudaKernel, load_kernel, scalar_bits, stream_for
@@ -63,13 +63,13 @@ class Variant:
 
     def broken(self, found: Arguments, grid: Sequence[int], options: Options) -> str:
         """What it takes for granted that does not hold, if there is anything."""
-        return self.program.broken(self.guards, found, grid, options.num_warps)
+        return broken(self.program, self.guards, found, grid, options.num_warps)
 
     def runs(self, found: Arguments, grid: Sequence[int]) -> Any:
         """What a launch runs, whatever it was compiled from: launches of the same arrays for which
         this is equal do the same."""
         program, code = self.program, self.compiled
-        numbers = [*program.sizes(found, grid).values()]
+        numbers = [*sizes_of(program, found, grid).values()]
         numbers += [found.leaves[leaf] for leaf, _ in program.scalars]
         shape = code.launch, code.threads, code.shared_bytes, code.cluster
         return code.code, shape, tuple(program.buffers), tuple(numbers), tuple(grid)
@@ -218,7 +218,7 @@ def launch(variant: Variant, found: Arguments, grid: Sequence[int]) -> None:
         )  # fmt: skip
     records = found.records
     pointers = [0 if leaf == MEMORY else records[leaf].address for leaf in program.buffers]
-    values = program.sizes(found, grid)
+    values = sizes_of(program, found, grid)
     scalars = [
         scalar_bits(_number(found.leaves[leaf], dtype.ir.is_float), dtype.ir)
         for leaf, dtype in program.scalars

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +22,18 @@ from fuser.errors import (
 from fuser.triton import knobs
 from fuser.triton.backends.compiler import make_backend
 from fuser.triton.configs import Config
-from fuser.triton.driver import driver
+from fuser.triton.driver import Driver, driver
 from fuser.triton.errors import AutotunerError, OutOfResources
 from fuser.triton.jit import KernelInterface, gathering
 from fuser.triton.timing import measure, measure_in_graph
 
 LOSES = (OutOfResources, StaticAssertionError, CompileError, LoweringError, LimitError)
 """Errors that take a config out of the contest: it cannot be compiled for this device."""
+
+
+HOPELESS = 2.0
+"""A config whose first three runs take this many times as long as another config is measured no
+further."""
 
 
 class Autotuner(KernelInterface):
@@ -77,6 +84,8 @@ class Autotuner(KernelInterface):
         self.configs_timings: dict[Config, list[float]] = {}
         self.restore_copies: dict[str, Any] = {}
         self._failed: FuserError | None = None
+        self._limit = math.inf
+        """Milliseconds, of a contest: what takes longer cannot win."""
 
     def _reset(self, named: dict[str, Any], reset_only: bool = False) -> None:
         for name in self.reset_to_zero:
@@ -106,6 +115,8 @@ class Autotuner(KernelInterface):
         if self.num_warmups is not None or self.num_reps is not None:
             times = (self.num_warmups or 25, self.num_reps or 100)
             return lambda call, quantiles: measure(driver.active, call, *times, None, quantiles)
+        if isinstance(driver.active, Driver):
+            return partial(measure, driver.active, limit=self._limit)
         return driver.active.get_benchmarker()  # type: ignore[no-any-return]
 
     def _bench(self, *args: Any, config: Config, **named: Any) -> list[float]:
@@ -248,6 +259,7 @@ class Autotuner(KernelInterface):
         kinds = self._kinds(candidates, args, named)
         for config in candidates:
             kind = kinds[config]
+            self._limit = HOPELESS * min((times[0] for times in alike.values()), default=math.inf)
             if kind not in alike:
                 alike[kind] = self._bench(*args, config=config, **named)
             timings[config] = alike[kind]
