@@ -314,6 +314,7 @@ def _static_assert(e: Emitter, cond: Any, msg: Any = "") -> None:
 @builtin("static_print")
 def _static_print(e: Emitter, *values: Any, sep: str = " ", end: str = "\n", **_: Any) -> None:
     """Print while compiling."""
+    e.told = True
     if not e.trials:
         print(*(unwrap(value) for value in values), sep=sep, end=end)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from fuser.language.outside import Outside
 from fuser.language.sites import Reports
 from fuser.language.tensors import Pointer, Tensor
 from fuser.language.types import ElementType, int64
+from fuser.tilegen import ops
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import Index
 from fuser.tilegen.ir import Buffer, Kernel
@@ -116,6 +118,12 @@ class Options:
     launch_pdl: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
 
+    def meant(self, on_gpu: bool) -> Options:
+        """With what means something on a device: a CPU has no warps, and pipelines no loads."""
+        if on_gpu:
+            return self
+        return replace(self, num_warps=4, num_stages=3, num_ctas=1, maxnreg=0, launch_pdl=False)
+
     def on(self, target: Target) -> Options:
         """With what the language may ask of a target."""
         if not target.is_cuda:
@@ -128,16 +136,20 @@ class Options:
 class Program:
     """The tile program of a kernel for a class of arguments.
 
-    buffers: for each buffer of the kernel the leaf of the arguments that it is. symbols: what each
-    symbol of the sizes is, (leaf, what divides it), or (-1 - axis, 1) of the grid. scalars: the
-    leaves that are passed as numbers, in order, and their types. guards: what must hold of the
-    symbols. notes: how accesses were read, for explain. facts: what must hold of the shapes and
-    strides of arrays; measures: the symbols that stand for those, by name, and what divides them.
-    outside: the constants it read.
-    reports: what the kernel tells the host, or None.
+    read: gives the kernel, which one from the disk is parsed for only where somebody asks. name,
+    rank: of the kernel and its grid. buffers: for each buffer of the kernel the leaf of the
+    arguments that it is. symbols: what each symbol of the sizes is, (leaf, what divides it), or
+    (-1 - axis, 1) of the grid. scalars: the leaves that are passed as numbers, in order, and their
+    types. guards: what must hold of the symbols. notes: how accesses were read, for explain. facts:
+    what must hold of the shapes and strides of arrays; measures: the symbols that stand for those,
+    by name, and what divides them. outside: the constants it read.
+    reports: what the kernel tells the host, or None. warps: how many the kernel was told that it
+    has, 0 where it did not ask. told: whether the compile told the user anything.
     """
 
-    kernel: Kernel
+    read: Callable[[], Kernel]
+    name: str
+    rank: int
     buffers: list[int]
     symbols: dict[str, tuple[int, int]]
     scalars: list[tuple[int, ElementType]]
@@ -147,6 +159,18 @@ class Program:
     measures: dict[str, tuple[Fact, int]] = field(default_factory=dict)
     outside: Outside = field(default_factory=Outside)
     reports: Reports | None = None
+    warps: int = 0
+    told: bool = False
+
+    @functools.cached_property
+    def kernel(self) -> Kernel:
+        return self.read()
+
+    @property
+    def writes(self) -> frozenset[int]:
+        """The leaves of the arguments that it writes."""
+        pairs = zip(self.buffers, self.kernel.buffers, strict=True)
+        return frozenset(leaf for leaf, buffer in pairs if buffer.role == "output")
 
 
 def trace(
@@ -163,11 +187,12 @@ def trace(
     classes: by parameter. leaves: every array and number of the launch, in order. grid: programs
     along axes 0, 1, 2; open_grid: whether the code is to serve other grids. Raises LanguageError.
     """
+    meant = options.meant(bool(options.extra.get("gpu")))
     builder = Builder(
         function.fn.__name__,
         Schedule(
-            warps=options.num_warps, stages=options.num_stages, cluster=options.num_ctas,
-            max_registers=options.maxnreg, launch_overlap=True if options.launch_pdl else None,
+            warps=meant.num_warps, stages=meant.num_stages, cluster=meant.num_ctas,
+            max_registers=meant.maxnreg, launch_overlap=True if meant.launch_pdl else None,
         ),
     )  # fmt: skip
     builder.kernel.fast = options.fp_fusion
@@ -177,6 +202,7 @@ def trace(
     e = Emitter(builder, extents)
     e.options = {**function.options, **options.extra}
     e.options |= {"debug": options.debug, "overflow": options.overflow}
+    e.warps = options.num_warps
     e.call = lambda fn, *args, **named: inline(e, fn, args, named)
     named = {name: binder.bind(e, name, kind, leaves) for name, kind in classes.items()}
     with e.at(function.source, function.source.tree):
@@ -195,8 +221,9 @@ def trace(
         overlap_all(kernel)
     order = [binder.buffers[buffer] for buffer in kernel.buffers]
     return Program(
-        kernel, order, binder.symbols, binder.scalars, (), e.notes, binder.facts, binder.measures,
-        e.outside, e.reports,
+        lambda: kernel, kernel.name, len(kernel.grid), order, binder.symbols, binder.scalars, (),
+        e.notes, binder.facts, binder.measures, e.outside, e.reports,
+        options.num_warps if e.asked_warps else 0, e.told,
     )  # fmt: skip
 
 
@@ -216,6 +243,8 @@ def finish(program: Program, sizes: Sizes, gpu: Target | None = None, check: boo
         verify(kernel)
     run_passes(kernel, verify=check)
     asked = kernel.schedule
+    if not any(isinstance(op, ops.For | ops.While) for op in kernel.walk()):
+        asked = replace(asked, stages=1)  # of no loop
     kernel.schedule = (
         replace(asked, cluster=1) if gpu is None else schedules.choose(kernel, asked, gpu)
     )

@@ -54,6 +54,10 @@ class Emitter:
         self.all_memory: dict[str, Buffer] = {}
         """What addresses point into, by dtype (addresses.py)."""
         """Buffers of the kernel that are no arguments, by the number of their leaf."""
+        self.warps, self.asked_warps = 0, False
+        """Warps that the launch asked for, and whether the kernel reads that."""
+        self.told = False
+        """Whether compiling printed anything."""
         self.pointwise = False
         """Whether an `if` may be decided by a tile: see pointwise.py."""
 

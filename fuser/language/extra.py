@@ -22,12 +22,17 @@ def _nothing(e: Emitter) -> None:
 
 def _warps(e: Emitter) -> Tensor:
     """The warps that the launch asked for."""
-    return as_tensor(e, e.builder.kernel.schedule.warps)
+    return as_tensor(e, _asked(e))
 
 
 def _threads(e: Emitter) -> Tensor:
     """The threads of that many warps."""
-    return as_tensor(e, THREADS_OF_A_WARP * e.builder.kernel.schedule.warps)
+    return as_tensor(e, THREADS_OF_A_WARP * _asked(e))
+
+
+def _asked(e: Emitter) -> int:
+    e.asked_warps = True
+    return e.warps
 
 
 def _unknown(name: str) -> Any:

@@ -222,14 +222,12 @@ class KernelFunction(Function):
 
     def variant(self, found: Arguments, grid: Sequence[int], options: Options) -> Variant:
         """The variant for a launch, compiled now if there is none."""
-        shape = tuple(min(extent, 2) for extent in (max(1, extent) for extent in grid))
-        told = (getattr(options, name) for name in COMPILED_FOR)
-        key = (tuple(found.classes.values()), shape, *told, found.device)
+        key = self._key(found, grid, options)
         with self._lock:
             variants = self.variants.setdefault(key, [])
             reasons = []
             for item in variants:
-                broken = item.broken(found, grid)
+                broken = item.broken(found, grid, options)
                 if not broken:
                     return item
                 reasons.append(broken)
@@ -238,10 +236,44 @@ class KernelFunction(Function):
                 _log.info("%s is compiled again: %s", self.fn.__name__, why)
             from fuser.language.variants import make_variant
 
-            made = make_variant(self, found, [max(1, extent) for extent in grid], options)
-            self.outside.reads.update(made.program.outside.reads)
-            variants.append(made)
+            made = make_variant(self, found, _programs(grid), options)
+            self._add(key, made)
             return made
+
+    def variants_of(
+        self, launches: Sequence[tuple[Arguments, Sequence[int], Options]]
+    ) -> list[Variant | None]:
+        """The variants for several launches on one device; those that there are not are compiled
+        together. None where one does not compile: `variant` says why."""
+        from fuser.language.variants import Wanted, make_variants
+
+        with self._lock:
+            left = [item for item in launches if self._known(*item) is None]
+            while left:
+                chosen = {self._key(*item): item for item in reversed(left)}
+                wanted = [Wanted(self, a, _programs(grid), o) for a, grid, o in chosen.values()]
+                for key, made in zip(chosen, make_variants(wanted), strict=True):
+                    if made is not None:
+                        self._add(key, made)
+                # others of a key, for which that one is not right
+                tried = {id(item) for item in chosen.values()}
+                left = [x for x in left if id(x) not in tried and self._known(*x) is None]
+            return [self._known(*launch) for launch in launches]
+
+    def _key(self, found: Arguments, grid: Sequence[int], options: Options) -> tuple[Any, ...]:
+        """What a compile is for: KEY."""
+        shape = tuple(min(extent, 2) for extent in _programs(grid))
+        meant = options.meant(found.device[0] == "cuda")
+        told = (getattr(meant, name) for name in COMPILED_FOR)
+        return (tuple(found.classes.values()), shape, *told, found.device)
+
+    def _known(self, found: Arguments, grid: Sequence[int], options: Options) -> Variant | None:
+        known = self.variants.get(self._key(found, grid, options), ())
+        return next((item for item in known if not item.broken(found, grid, options)), None)
+
+    def _add(self, key: tuple[Any, ...], made: Variant) -> None:
+        self.outside.reads.update(made.program.outside.reads)
+        self.variants.setdefault(key, []).append(made)
 
     def _changes(self, key: tuple[Any, ...]) -> list[str]:
         """What is not as at the compile that is most like this one."""
@@ -261,6 +293,11 @@ class KernelFunction(Function):
     def explain(self, *args: Any, grid: Grid, **named: Any) -> str:
         """What a launch with these arguments would run, as text; it is compiled, not launched."""
         return self.warmup(*args, grid=grid, **named).explain()
+
+
+def _programs(grid: Sequence[int]) -> list[int]:
+    """The grid that code is compiled for; none at all is one."""
+    return [max(1, extent) for extent in grid]
 
 
 @functools.cache

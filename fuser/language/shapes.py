@@ -107,19 +107,7 @@ def _changed(
 
 def _has_lookup_of_ones(expression: Index) -> bool:
     """Whether it reads a tile along an axis of 1, which would have to be repeated."""
-
-    def inside(atom: Atom) -> bool:
-        return isinstance(atom, Lookup) and 1 in atom.value.shape
-
-    found = False
-
-    def leaf(atom: Atom) -> Index | None:
-        nonlocal found
-        found = found or inside(atom)
-        return None
-
-    expression.replace(leaf)
-    return found
+    return any(isinstance(atom, Lookup) and 1 in atom.value.shape for atom in expression.leaves())
 
 
 def axis_of(e: Emitter, axis: int, rank: int, what: str) -> int:
@@ -191,22 +179,11 @@ def _reshape(e: Emitter, x: Tensor, shape: Sequence[int]) -> Tensor:
 
         return expression.replace(leaf)
 
-    if x.index is not None and any(isinstance(a, Lookup) for a in _leaves(x.index)):
+    if x.index is not None and any(isinstance(a, Lookup) for a in x.index.leaves()):
         return e.tensor(e.builder.reshape(e.value_of(x), wanted), x.dtype)
     if x.bounds is not None:
         return e.tensor(e.builder.reshape(e.value_of(x), wanted), x.dtype)
     return _changed(e, x, wanted, change, lambda value: e.builder.reshape(value, wanted))
-
-
-def _leaves(expression: Index) -> list[Atom]:
-    found: list[Atom] = []
-
-    def leaf(atom: Atom) -> Index | None:
-        found.append(atom)
-        return None
-
-    expression.replace(leaf)
-    return found
 
 
 def _complete(e: Emitter, old: Shape, new: Shape) -> Shape:

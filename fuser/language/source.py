@@ -4,6 +4,7 @@ caret."""
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import io
 import textwrap
@@ -26,6 +27,30 @@ class Source:
     indent: int
     text: str
     tree: ast.FunctionDef
+
+    @functools.cached_property
+    def names(self) -> list[tuple[str, ...]]:
+        """The names that the text takes from outside, with the attributes that follow them:
+        ("tl", "load"). Parameters are not among them, local names may be."""
+        arguments = self.tree.args
+        own = {
+            item.arg for item in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+        }
+        own |= {item.arg for item in (arguments.vararg, arguments.kwarg) if item is not None}
+        found: set[tuple[str, ...]] = set()
+        left: list[ast.AST] = list(self.tree.body)
+        while left:
+            node = left.pop()
+            chain: list[str] = []
+            while isinstance(node, ast.Attribute):
+                chain.append(node.attr)
+                node = node.value
+            if isinstance(node, ast.Name):
+                if node.id not in own:
+                    found.add((node.id, *reversed(chain)))
+            else:
+                left += ast.iter_child_nodes(node)
+        return sorted(found)
 
     def line(self, node: ast.AST) -> int:
         return self.first + int(getattr(node, "lineno", 1)) - 1

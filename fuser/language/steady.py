@@ -239,7 +239,7 @@ def _signature(
                         name in plain)
         for name, value in zip(names, given, strict=True)
     ]  # fmt: skip
-    rank = len(program.kernel.grid)
+    rank = program.rank
     asked = tuple((place[fact.leaf], fact.what, fact.axis) for fact in program.facts)
     numbers = {fact: len(given) + n for n, fact in enumerate(program.facts)}
     measured = {name: (numbers[fact], by) for name, (fact, by) in program.measures.items()}

@@ -184,10 +184,15 @@ class Index:
                     yield atom
 
     def replace(self, fn: Callable[[Atom], Index | None]) -> Index:
-        """Rebuild with each leaf (Axis, Scalar, Lookup) replaced where `fn` gives an Index."""
-        result = Index(self.constant)
-        for atom, coefficient in self.terms:
-            result = result + _replace_atom(atom, fn) * coefficient
+        """Rebuild with each leaf (Axis, Scalar, Lookup) replaced where `fn` gives an Index. What
+        has no such leaf stays as it is: self, if there is none at all."""
+        found = [(_replace_atom(atom, fn), (atom, factor)) for atom, factor in self.terms]
+        if all(new is None for new, _ in found):
+            return self
+        result = Index(self.constant, tuple(term for new, term in found if new is None))
+        for new, (_, coefficient) in found:
+            if new is not None:
+                result = result + new * coefficient
         return result
 
     def split(self, axes: Iterable[int]) -> tuple[Index, Index]:
@@ -638,14 +643,18 @@ def _atom_values(atom: Atom) -> tuple[Value, ...]:
             return ()
 
 
-def _replace_atom(atom: Atom, fn: Callable[[Atom], Index | None]) -> Index:
+def _replace_atom(atom: Atom, fn: Callable[[Atom], Index | None]) -> Index | None:
+    """What an atom becomes; None where none of its leaves is replaced."""
     match atom:
-        case FloorDiv():
-            return floordiv(atom.base.replace(fn), atom.divisor)
-        case Mod():
-            return modulo(atom.base.replace(fn), atom.divisor)
+        case FloorDiv() | Mod():
+            base = atom.base.replace(fn)
+            if base is atom.base:
+                return None
+            return (floordiv if isinstance(atom, FloorDiv) else modulo)(base, atom.divisor)
         case Extreme():
-            return _extreme(atom.fn, [item.replace(fn) for item in atom.items])
+            items = [item.replace(fn) for item in atom.items]
+            if all(new is old for new, old in zip(items, atom.items, strict=True)):
+                return None
+            return _extreme(atom.fn, items)
         case _:
-            found = fn(atom)
-            return Index(0, ((atom, 1),)) if found is None else found
+            return fn(atom)

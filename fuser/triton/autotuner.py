@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +21,19 @@ from fuser.errors import (
 )
 from fuser.triton import knobs
 from fuser.triton.backends.compiler import make_backend
-from fuser.triton.configs import OPTIONS, Config
-from fuser.triton.driver import driver
+from fuser.triton.configs import Config
+from fuser.triton.driver import Driver, driver
 from fuser.triton.errors import AutotunerError, OutOfResources
-from fuser.triton.jit import KernelInterface
+from fuser.triton.jit import KernelInterface, gathering
 from fuser.triton.timing import measure, measure_in_graph
 
 LOSES = (OutOfResources, StaticAssertionError, CompileError, LoweringError, LimitError)
 """Errors that take a config out of the contest: it cannot be compiled for this device."""
+
+
+HOPELESS = 2.0
+"""A config whose first three runs take this many times as long as another config is measured no
+further."""
 
 
 class Autotuner(KernelInterface):
@@ -77,6 +84,8 @@ class Autotuner(KernelInterface):
         self.configs_timings: dict[Config, list[float]] = {}
         self.restore_copies: dict[str, Any] = {}
         self._failed: FuserError | None = None
+        self._limit = math.inf
+        """Milliseconds, of a contest: what takes longer cannot win."""
 
     def _reset(self, named: dict[str, Any], reset_only: bool = False) -> None:
         for name in self.reset_to_zero:
@@ -106,6 +115,8 @@ class Autotuner(KernelInterface):
         if self.num_warmups is not None or self.num_reps is not None:
             times = (self.num_warmups or 25, self.num_reps or 100)
             return lambda call, quantiles: measure(driver.active, call, *times, None, quantiles)
+        if isinstance(driver.active, Driver):
+            return partial(measure, driver.active, limit=self._limit)
         return driver.active.get_benchmarker()  # type: ignore[no-any-return]
 
     def _bench(self, *args: Any, config: Config, **named: Any) -> list[float]:
@@ -139,16 +150,43 @@ class Autotuner(KernelInterface):
             return [float("inf")] * 3
         return list(found) if isinstance(found, Sequence) else [float(found)] * 3
 
-    def _code_of(self, config: Config, values: Iterable[Any]) -> Any:
-        """Configs for which this is equal are the same code, and are timed once: warps and stages
-        are nothing on a CPU. values: arguments of the launch."""
-        told = config.pre_hook is not None or self._do_bench is not None
-        on_gpu = driver.active.on_gpu or any(
-            hasattr(item, "__cuda_array_interface__") for item in values
-        )
-        if told or on_gpu or not set(OPTIONS).isdisjoint(self.arg_names):
-            return config
-        return repr(sorted(config.kwargs.items()))
+    def _kinds(
+        self, candidates: Sequence[Config], args: tuple[Any, ...], named: dict[str, Any]
+    ) -> dict[Config, Any]:
+        """By config the code that it leads to, which is compiled for all of them at once: configs
+        for which this is equal are timed once. A config whose hook, or whose caller's timer, may
+        tell it apart is one of its own, and so is one whose code is not known."""
+        kinds: dict[Config, Any] = {config: config for config in candidates}
+        launches: dict[Config, Any] = {}
+        for config in candidates:
+            if config.pre_hook is None:
+                found = self._gathered(config, args, named)
+                if len(found) == 1:
+                    launches[config] = found[0]
+        for kernel in {launch[0] for launch in launches.values()}:
+            mine = [config for config, launch in launches.items() if launch[0] is kernel]
+            wanted = [launches[config][1:] for config in mine]
+            for config, launch, variant in zip(
+                mine, wanted, kernel.variants_of(wanted), strict=True
+            ):
+                if variant is not None and self._do_bench is None:
+                    kinds[config] = variant.runs(*launch[:2])
+        return kinds
+
+    def _gathered(
+        self, config: Config, args: tuple[Any, ...], named: dict[str, Any]
+    ) -> list[tuple[Any, ...]]:
+        """The launches of kernels that a run with this config consists of; none where that is not
+        known."""
+        found: list[tuple[Any, ...]] = []
+        token = gathering.set(found)
+        try:
+            self.fn.run(*args, **{**named, **config.all_kwargs(), "warmup": True})
+        except Exception:  # of the user's code as well: the run that is timed meets it again
+            found = []
+        finally:
+            gathering.reset(token)
+        return found
 
     def _key(self, named: dict[str, Any]) -> tuple[Any, ...]:
         given = {**(self.nargs or {}), **named}
@@ -218,8 +256,10 @@ class Autotuner(KernelInterface):
         self._failed = None
         timings: dict[Config, list[float]] = {}
         alike: dict[Any, list[float]] = {}
+        kinds = self._kinds(candidates, args, named)
         for config in candidates:
-            kind = self._code_of(config, (*args, *named.values()))
+            kind = kinds[config]
+            self._limit = HOPELESS * min((times[0] for times in alike.values()), default=math.inf)
             if kind not in alike:
                 alike[kind] = self._bench(*args, config=config, **named)
             timings[config] = alike[kind]

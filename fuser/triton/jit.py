@@ -10,11 +10,12 @@ import re
 import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fuser.language.aggregates import Aggregate
-from fuser.language.jit import OPTIONS, KernelFunction, grid_of
+from fuser.language.jit import COMPILED_FOR, OPTIONS, KernelFunction, grid_of
 from fuser.language.tensors import Constexpr
 from fuser.triton import knobs
 from fuser.triton.absent import stand_in
@@ -46,6 +47,10 @@ SETTINGS = {
 """Of knobs, those that a launch asks, by group."""
 VARIABLES = ("TRITON_DEBUG", "TRITON_DEFAULT_FP_FUSION", "TRITON_FORCE_DISABLE_FP_FUSION")
 """Their variables of the environment."""
+
+
+gathering: ContextVar[list[Any] | None] = ContextVar("gathering", default=None)
+"""Where compile-only runs are noted, (kernel, arguments, grid, options), in place of a compile."""
 
 
 class KernelInterface:
@@ -272,7 +277,8 @@ class JITFunction(KernelInterface, KernelFunction):
         from fuser.language.arguments import classify
         from fuser.language.variants import launch
 
-        for hook in self.pre_run_hooks:
+        gathered = gathering.get() if warmup else None
+        for hook in self.pre_run_hooks if gathered is None else ():
             hook(*args, **named)
         self.outside.check(self.fn.__name__)
         bound, options = self.bind(args, dict(named))
@@ -285,6 +291,9 @@ class JITFunction(KernelInterface, KernelFunction):
             from fuser.language.check import run_checked
 
             return run_checked(self, found, extents, options, options.check)
+        if gathered is not None:
+            gathered.append((self, found, extents, options))
+            return None
         mode = active_mode.get() if warmup else None
         if mode is not None:
             return self._handed_over(mode, found, extents, options)
@@ -329,14 +338,14 @@ class JITFunction(KernelInterface, KernelFunction):
         self, found: Arguments, extents: Sequence[int], options: Options, warmup: bool
     ) -> CompiledKernel | None:
         cache = self.device_caches[driver.active.get_current_device()][0]
-        before = sum(map(len, self.variants.values()))
         hook = knobs.runtime.jit_cache_hook
         variant = self.variant(found, extents, options)
-        made = getattr(variant, "triton", None)
+        known: dict[Any, CompiledKernel] = vars(variant).setdefault("triton", {})
+        asked = tuple(getattr(options, name) for name in COMPILED_FOR)
+        made = known.get(asked)
         if made is None:
             made = CompiledKernel(self, variant, options, driver.active.get_current_target())
-            variant.triton = made  # type: ignore[attr-defined]
-        if sum(map(len, self.variants.values())) != before:
+            known[asked] = made
             key = str((tuple(found.classes.items()), options))
             cache[key] = made
             told = self._facts(found, options, warmup, key)

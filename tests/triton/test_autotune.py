@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 
 import fuser.triton as triton
 import fuser.triton.language as tl
+from fuser.backend.workers import CompileStats
+from fuser.language import variants
 from fuser.triton.driver import Driver
 from fuser.triton.timing import measure
 
@@ -173,6 +176,58 @@ def test_warps_and_stages_are_not_timed_on_a_cpu(monkeypatch: pytest.MonkeyPatch
     assert [item["BLOCK"] for item in timed] == [16, 32]
     assert len(tuned.configs_timings) == 8 and tuned.best_config.kwargs == {"BLOCK": 32}
     assert x.tolist() == [1] * 100
+
+
+@triton.jit
+def shifted(x, n, by, BLOCK: tl.constexpr, UNUSED: tl.constexpr = 0, WARPS: tl.constexpr = 0):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    more = tl.extra.cuda.num_warps() if WARPS else 0
+    tl.store(x + at, tl.load(x + at, at < n) + by + more, at < n)
+
+
+@pytest.mark.parametrize(
+    ("ways", "timed", "compiled"),
+    [([({"by": 5, "UNUSED": n}, 4) for n in range(4)], 1, 1),
+     ([({"by": n}, 4) for n in (5, 6, 5)], 2, 1),  # numbers that are known at the launch
+     ([({"by": 5}, n) for n in (1, 2, 4)], 1, 1),
+     ([({"by": 5, "WARPS": 1}, n) for n in (1, 2, 4)], 3, 3)],
+)  # fmt: skip
+def test_configs_that_lead_to_one_kernel(
+    monkeypatch: pytest.MonkeyPatch, ways: Any, timed: int, compiled: int
+) -> None:
+    made: list[int] = []
+    runs: list[triton.Config] = []
+    together = variants.compile_each
+
+    def counted(jobs: Any, *args: Any) -> Any:
+        stats = CompileStats()
+        found = together(jobs, *args, stats=stats)
+        made.append(stats.distinct)
+        return found
+
+    def bench(self: Any, *args: Any, config: triton.Config, **named: Any) -> list[float]:
+        runs.append(config)
+        return [float(len(runs))] * 3
+
+    found = [triton.Config({"BLOCK": 32, **given}, num_warps=warps) for given, warps in ways]
+    kernel = triton.jit(shifted.fn)
+    tuned = triton.autotune(found, key=["n"])(kernel)
+    monkeypatch.setattr(variants, "compile_each", counted)
+    monkeypatch.setattr(type(tuned), "_bench", bench)
+    monkeypatch.setenv("FUSER_CACHE", "0")
+    x = torch.zeros(100)
+    tuned[grid](x, 100)
+    assert len(runs) == timed and len(tuned.configs_timings) == len(set(found))
+    assert sum(made) == compiled
+    assert x.tolist() == [5 + (ways[0][1] if "WARPS" in ways[0][0] else 0)] * 100
+
+
+def test_what_cannot_win_is_measured_three_times() -> None:
+    calls: list[int] = []
+    for limit, expected in ((math.inf, range(5, 1000)), (1e-9, range(4, 5))):
+        calls.clear()
+        measure(Driver("cpu"), lambda: calls.append(time.sleep(1e-3)), 1, 200, limit=limit)
+        assert len(calls) in expected
 
 
 def test_measuring_ends_in_time() -> None:
