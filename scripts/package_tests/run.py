@@ -15,7 +15,7 @@ from packages import PACKAGES, Package
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-VARIABLE = "FUSER_PACKAGE_TESTS"
+VARIABLE = "PACKAGE_TESTS_OPTIONS"
 """Holds the options, as JSON, for every process of the run."""
 
 

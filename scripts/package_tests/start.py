@@ -7,7 +7,7 @@ import json
 import os
 from contextlib import ExitStack
 
-OPTIONS = json.loads(os.environ["FUSER_PACKAGE_TESTS"])
+OPTIONS = json.loads(os.environ["PACKAGE_TESTS_OPTIONS"])
 """Of run.py, and `packages`: whose imports are answered."""
 _answers = ExitStack()
 """Holds as long as the process."""
