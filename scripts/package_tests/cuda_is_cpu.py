@@ -6,6 +6,7 @@ what asks for the size of a GPU still fails.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -34,7 +35,8 @@ class CudaIsCpu(TorchFunctionMode):
 
 
 def install() -> None:
-    """From now on; devices, in this thread alone."""
+    """From now on; devices, in this thread alone. torch.compile runs functions as they are."""
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
     torch.cuda.is_available = lambda: True
     torch.cuda.device_count = lambda: 1
     torch.cuda.current_device = lambda: 0
