@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import start
 import suite_counts
 from packages import PACKAGES
 from start import OPTIONS
@@ -32,6 +33,10 @@ NO_CUDA = re.compile(
     "not compiled with CUDA enabled|Found no NVIDIA driver|No CUDA GPUs are available"
 )
 """In what PyTorch raises for a device of CUDA where there is none."""
+
+
+def pytest_load_initial_conftests(early_config: Any) -> None:
+    start.answer()  # pytest has a finder of its own by now
 
 
 def pytest_configure(config: Any) -> None:

@@ -14,11 +14,16 @@ _answers = ExitStack()
 
 
 def begin() -> None:
-    from fuser.base.imports import answered
-
     if OPTIONS["cuda_is_cpu"]:
         import cuda_is_cpu
 
         cuda_is_cpu.install()
+    answer()
+
+
+def answer() -> None:
+    """Answer imports from now on, also where finders of others were put in front since."""
+    from fuser.base.imports import answered
+
     if not OPTIONS["triton"]:
         _answers.enter_context(answered({"triton": "fuser.triton"}, *OPTIONS["packages"]))
