@@ -36,7 +36,8 @@ from tests.shared import NAME
 
 @pytest.mark.parametrize("value", range(6))
 def test_fills(value):
-    assert filled(value, "cpu").tolist() == [value] * 4 and NAME == triton.__name__ == "fuser.triton"
+    assert NAME == triton.__name__ == "fuser.triton"
+    assert filled(value, "cpu").tolist() == [value] * 4
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="Test requires CUDA")
 def test_asks_and_is_skipped():
