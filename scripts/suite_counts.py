@@ -1,6 +1,6 @@
 """What a run of somebody else's test suite gave: by file, by test function, by reason.
 
-Shared by the pytest plugins of scripts/triton-tests and scripts/liger-tests.
+Shared by the pytest plugins of scripts/triton-tests and scripts/package-tests.
 """
 
 from __future__ import annotations

@@ -195,8 +195,8 @@ def answered(table: Mapping[str, str], *packages: str) -> Iterator[None]:
     before = {name: dict(_FINDER.tables.get(name, {})) for name in packages}
     for name in packages:
         _FINDER.tables[name] = {**before[name], **table}
-    if _FINDER not in sys.meta_path:
-        sys.meta_path.insert(0, _FINDER)
+    # In front of finders that others have put in front of it since.
+    sys.meta_path[:] = [_FINDER, *(finder for finder in sys.meta_path if finder is not _FINDER)]
     importlib.invalidate_caches()
     try:
         yield
