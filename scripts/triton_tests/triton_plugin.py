@@ -99,7 +99,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:
     if path:
         record = {
             "date": time.strftime("%Y-%m-%d"), "device": config.getoption("--device"),
-            "every": config.getoption("--every"), "first": config.getoption("--first"), "files": found.files, "reasons": found.reasons,
-            "failures": found.failures, "failed": found.failed,
+            "every": config.getoption("--every"), "first": config.getoption("--first"),
+            "files": found.files, "reasons": found.reasons, "failures": found.failures,
+            "failed": found.failed,
         }  # fmt: skip
         Path(path).write_text(json.dumps(record, indent=1, sort_keys=True))
