@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fuser.errors import UsageError
 from fuser.triton.compiled import CompiledKernel
 from fuser.triton.driver import driver
-from fuser.triton.parameters import SHORT_NAMES
+from fuser.triton.parameters import SHORT_NAMES, short_name
 from fuser.triton.targets import GPUTarget
 
 if TYPE_CHECKING:  # the compiler loads where something is compiled
@@ -17,10 +17,16 @@ if TYPE_CHECKING:  # the compiler loads where something is compiled
 
 EXAMPLE = 1 << 20
 """An integer for arguments of which the type alone is known."""
+PROGRAMS = (1 << 10,)
+"""A grid where none is known."""
 
 
 class ASTSource:
-    """A kernel, the types of its parameters (`{"x": "*fp32", "n": "i32"}`), and its constants."""
+    """A kernel, the types of its parameters (`{"x": "*fp32", "n": "i32"}`), and its constants.
+
+    attrs: what is known of parameters, by path from their position: `{(2,): [["tt.divisibility",
+    16]]}` says that the third is a multiple of 16.
+    """
 
     def __init__(
         self,
@@ -36,6 +42,15 @@ class ASTSource:
         names = fn.arg_names
         self.constants = {_name_of(key, names): value for key, value in (constexprs or {}).items()}
         self.attrs = dict(attrs or {})
+
+    @classmethod
+    def of_launch(cls, fn: Any, classes: Mapping[str, ArgumentClass]) -> ASTSource:
+        """What a launch with arguments of these classes is compiled from."""
+        from fuser.language.compile import Fixed
+
+        signature = {name: _short(kind) for name, kind in classes.items()}
+        values = {n: kind.value for n, kind in classes.items() if isinstance(kind, Fixed)}
+        return cls(fn, signature, values)
 
     def arguments(self) -> Arguments:
         """The arguments of a launch with these types."""
@@ -72,8 +87,26 @@ class ASTSource:
             return ArrayClass(element, 16, const=kind.startswith("*k")), None
         if element.is_floating():
             return FloatClass(element), 0.0
-        plain = element.bits < 32 or element.kind == "uint"
-        return IntegerClass(element, 0 if plain else 1), EXAMPLE
+        if element.bits < 32 or element.kind == "uint":
+            return IntegerClass(element, 0), EXAMPLE
+        return IntegerClass(element, 16 if self._is_multiple(name) else 1), EXAMPLE
+
+    def _is_multiple(self, name: str) -> bool:
+        """Whether it is said to be a multiple of 16."""
+        known = self.attrs.get((self.fn.arg_names.index(name),), ())
+        return any(what == "tt.divisibility" and by % 16 == 0 for what, by in known)
+
+
+def _short(kind: ArgumentClass) -> Any:
+    """The short name of the type of a class; of a tuple the names in it."""
+    from fuser.language.compile import ArrayClass, Fixed
+
+    if isinstance(kind, tuple):
+        return tuple(map(_short, kind))
+    if isinstance(kind, Fixed):
+        return "constexpr"
+    name = short_name(kind.element if isinstance(kind, ArrayClass) else kind.dtype)
+    return f"*{'k' if kind.const else ''}{name}" if isinstance(kind, ArrayClass) else name
 
 
 def _name_of(key: Any, names: list[str]) -> str:
@@ -98,5 +131,5 @@ def compile(src: Any, target: GPUTarget | None = None, options: Any = None) -> C
     _, settings = fn.bind((), {**named, **given})
     found = src.arguments()
     found.stand_in = "cuda" if chosen.backend == "cuda" else "cpu"
-    variant = fn.variant(found, (1,), settings)
-    return CompiledKernel(fn, variant, settings, chosen)
+    variant = fn.variant(found, PROGRAMS, settings)
+    return CompiledKernel(fn, variant, settings, chosen, src)

@@ -159,6 +159,37 @@ def test_a_kernel_compiled_from_types() -> None:
     )
     made = triton.compile(source, options={"num_warps": 2})
     assert made.metadata.num_warps == 2 and "kernel @scale" in made.asm["tile"]
+    assert made.src.fn is scale and made.src.constants == {"BLOCK": 64}
+
+
+SIGNATURE = {"x": "*fp32", "out": "*fp32", "n": "i32", "factor": "fp32", "BLOCK": "constexpr"}
+
+
+def test_a_compiled_kernel_is_launched_as_by_triton() -> None:
+    """Its `run` is told the grid, the stream and what the launch is told of the kernel; constants
+    are those that it was compiled with. What was compiled for many programs serves the launch."""
+    compiles: list[dict[str, Any]] = []
+    kernel = triton.jit(scale.fn)
+    attrs = {(0,): [["tt.divisibility", 16]], (2,): [["tt.divisibility", 16]]}
+    source = triton.compiler.ASTSource(kernel, SIGNATURE, {"BLOCK": 32}, attrs)
+    made = triton.compile(source, options={"num_warps": 2, "enable_fp_fusion": False})
+    x, out = arrays(64)
+    with triton.knobs.runtime.scope():
+        triton.knobs.runtime.jit_cache_hook = lambda **told: compiles.append(told)
+        about = (0, made.function, made.packed_metadata, None, None, None)
+        made.run(2, 1, 1, *about, x, out, 64, 3.0, None)
+        np.testing.assert_array_equal(out, x * 3)
+        out[:] = 0
+        made[2,](x, out, 64, 5.0, 32)
+    np.testing.assert_array_equal(out, x * 5)
+    assert not compiles
+
+
+def test_what_a_launch_was_compiled_from() -> None:
+    x, out = arrays(64)
+    made = triton.jit(scale.fn)[(2,)](x, out, 64, 3.0, BLOCK=32)
+    assert made.src.signature == SIGNATURE and made.src.constants == {"BLOCK": 32}
+    assert made.src.fn.arg_names == scale.arg_names
 
 
 def test_constexpr_functions_run_while_compiling() -> None:
