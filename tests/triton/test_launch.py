@@ -284,3 +284,66 @@ def test_sums_of_bits(n: int) -> None:
     out = np.full(2, -1, np.int32)
     sums_of_bits[(1,)](out, N=n)
     assert out.tolist() == [n, n % 2]
+
+
+@triton.must_use_result("It has no other effect.")
+@triton.jit
+def cube(x):
+    return x * x * x
+
+
+@triton.aggregate
+class Square:
+    x: tl.tensor
+
+    def __init__(self, x):
+        self.x = x
+
+    @triton.must_use_result
+    @triton.jit
+    def power(self):
+        return self.x * self.x
+
+    @triton.must_use_result
+    @triton.constexpr_function
+    def order(self):
+        return 2
+
+
+@triton.jit
+def statement(out):
+    x = tl.load(out)
+    s = Square(x)  # noqa: F841
+    EXPRESSION  # noqa: B018, F821
+    tl.store(out, x)
+
+
+@pytest.mark.parametrize("text", ["cube(x)", "s.power()", "s.order()"])
+def test_results_that_must_be_used(text: str) -> None:
+    kernel = triton.jit(statement.fn)
+    kernel._unsafe_update_src(statement.src.replace("EXPRESSION  #", f"{text}  #"))
+    with pytest.raises(triton.CompilationError) as caught:
+        kernel[(1,)](np.ones(1, np.float32))
+    assert f"The result of {text.partition('(')[0]} is not being used" in str(caught.value)
+    assert ("It has no other effect." in str(caught.value)) == (text == "cube(x)")
+    kernel._unsafe_update_src(statement.src.replace("EXPRESSION  #", f"x += {text}  #"))
+    out = np.full(1, 3, np.float32)
+    kernel[(1,)](out)
+    assert out[0] == 3 + {"cube(x)": 27, "s.power()": 9, "s.order()": 2}[text]
+
+
+@triton.jit
+def private(out, N: tl.constexpr):
+    steps: tl.constexpr = tl.standard._log2(N)
+    for i in tl.static_range(steps):
+        tl.store(out + i, tl.core._unwrap_if_constexpr(N) >> i)
+    tl.store(out + steps, tl.standard._is_power_of_two(N))
+
+
+@pytest.mark.parametrize("n", [1, 2, 12, 32])
+def test_private_names_that_packages_use(n: int) -> None:
+    """Of Triton's modules, functions whose names begin with `_`."""
+    steps = n.bit_length() - 1
+    out = np.full(steps + 1, -1, np.int32)
+    private[(1,)](out, n)
+    assert out.tolist() == [*(n >> i for i in range(steps)), n & (n - 1) == 0]
