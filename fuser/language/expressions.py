@@ -34,7 +34,7 @@ from fuser.language.tensors import (
     plain,
     unwrap,
 )
-from fuser.language.types import is_type
+from fuser.language.types import ConstexprType, is_type
 from fuser.runtime.arrays import is_array
 
 BINARY: dict[type[ast.operator], str] = {
@@ -340,6 +340,8 @@ class Expressions:
         except AttributeError:
             if name == "value" and not isinstance(owner, ModuleType):
                 return owner  # of a constexpr, which is its value here
+            if name == "type" and (owner is None or isinstance(owner, bool | int | float | str)):
+                return ConstexprType(owner)
             close = difflib.get_close_matches(name, dir(owner), 1)
             what = owner.__name__ if isinstance(owner, ModuleType) else describe(owner)
             self.e.fail(f"{what} has no {name!r}", f"did you mean {close[0]}?" if close else "")

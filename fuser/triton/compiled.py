@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from fuser.errors import UnsupportedError
 from fuser.language.jit import COMPILED_FOR
+from fuser.triton.sources import ASTSource
 
 if TYPE_CHECKING:
     from fuser.language.compile import Options
     from fuser.language.variants import Variant
-    from fuser.triton.ahead import ASTSource
 
 
 class LazyDict:
@@ -73,7 +73,6 @@ class CompiledKernel:
     @cached_property
     def src(self) -> ASTSource:
         """The kernel, the types of its arguments and their constants."""
-        from fuser.triton.ahead import ASTSource
 
         return self.source or ASTSource.of_launch(self.jit_function, self.variant.classes)
 

@@ -347,3 +347,18 @@ def test_private_names_that_packages_use(n: int) -> None:
     out = np.full(steps + 1, -1, np.int32)
     private[(1,)](out, n)
     assert out.tolist() == [*(n >> i for i in range(steps)), n & (n - 1) == 0]
+
+
+@triton.jit
+def typed(out, strides, NAME: tl.constexpr, FLAG: tl.constexpr = None):
+    known = tl.constexpr_type
+    tl.static_assert(isinstance(strides[1].type, known) and not isinstance(strides[0].type, known))
+    tl.static_assert(isinstance(NAME.type, known) and isinstance(FLAG.type, known))
+    tl.store(out, strides[0] + strides[1])
+
+
+def test_what_is_known_has_a_type() -> None:
+    """A constexpr, and an element of a tuple that is compiled in."""
+    out = np.zeros(1, np.int32)
+    typed[(1,)](out, (4, 1), "a")
+    assert out[0] == 5
