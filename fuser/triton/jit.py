@@ -311,9 +311,18 @@ class JITFunction(KernelInterface, KernelFunction):
         """The compile as one of an AsyncCompileMode's."""
         shape = tuple(min(extent, 2) for extent in extents)
         key = (self, str((tuple(found.classes.items()), shape, options, found.device)))
-        return mode.submit(
-            key, lambda: self._compiled(found, extents, options, True), _nothing, _nothing
+        held = self.device_caches[driver.active.get_current_device()][0]
+        name = _cache_key(found, options)
+
+        def give_up(future: FutureKernel) -> None:
+            if held.get(name) is future:
+                del held[name]
+
+        future = mode.submit(
+            key, lambda: self._compiled(found, extents, options, True), _nothing, give_up
         )
+        held.setdefault(name, future)
+        return future
 
     def _check_parameters(self) -> None:
         for param in self.params:
@@ -337,7 +346,7 @@ class JITFunction(KernelInterface, KernelFunction):
             made = CompiledKernel(self, variant, options, driver.active.get_current_target())
             variant.triton = made  # type: ignore[attr-defined]
         if sum(map(len, self.variants.values())) != before:
-            key = str((tuple(found.classes.items()), options))
+            key = _cache_key(found, options)
             cache[key] = made
             told = self._facts(found, options, warmup, key)
             if hook is not None and hook(**told):
@@ -371,6 +380,11 @@ class JITFunction(KernelInterface, KernelFunction):
             "is_manual_warmup": warmup,
             "already_compiled": False,
         }  # fmt: skip
+
+
+def _cache_key(found: Arguments, options: Options) -> str:
+    """What a compile is held by in device_caches."""
+    return str((tuple(found.classes.items()), options))
 
 
 def _nothing(item: Any) -> None:
