@@ -93,10 +93,12 @@ class CompiledKernel:
     @cached_property
     def metadata(self) -> SimpleNamespace:
         return SimpleNamespace(
-            name=self.name, num_warps=self.options.num_warps, num_ctas=1,
+            name=self.name, num_warps=self.options.num_warps, num_ctas=self.options.num_ctas,
             num_stages=self.options.num_stages, shared=self.variant.compiled.shared_bytes,
-            target=self.target, hash=self.hash, cluster_dims=(1, 1, 1), maxnreg=None,
-            debug=self.options.debug, global_scratch_size=self.variant.compiled.workspace_bytes,
+            target=self.target, hash=self.hash, cluster_dims=(1, 1, 1),
+            maxnreg=self.options.maxnreg or None, enable_fp_fusion=self.options.fp_fusion,
+            launch_pdl=self.options.launch_pdl, debug=self.options.debug,
+            global_scratch_size=self.variant.compiled.workspace_bytes,
         )  # fmt: skip
 
     @property

@@ -215,8 +215,8 @@ class JITFunction(KernelInterface, KernelFunction):
                     where=self.fn.__name__,
                     hint=f"parameters: {', '.join(self.arg_names)}; options: {', '.join(OPTIONS)}",
                 )
-        if not named.get("debug"):
-            named["debug"] = bool(self.debug or knobs.runtime.debug)
+        debug = named.get("debug")
+        named["debug"] = bool((self.debug if debug is None else debug) or knobs.runtime.debug)
         if "enable_fp_fusion" not in self.signature.parameters:
             asked = named.get("enable_fp_fusion")
             named["enable_fp_fusion"] = knobs.language.fp_fusion_enabled(asked)
@@ -362,7 +362,6 @@ class JITFunction(KernelInterface, KernelFunction):
         """What hooks are told of a compile."""
         name = f"{self.fn.__module__}.{self.fn.__qualname__}"
         signature = {n: str(kind) for n, kind in found.classes.items()}
-        extra = dict(options.extra)
         return {
             "key": key,
             "repr": f"{name}[num_warps={options.num_warps}]",
@@ -370,11 +369,10 @@ class JITFunction(KernelInterface, KernelFunction):
             "compile": {
                 "key": key, "signature": signature, "constants": {}, "configs": [{}],
                 "device": driver.active.get_current_device(),
-                "num_warps": options.num_warps, "num_ctas": extra.get("num_ctas", 1),
+                "num_warps": options.num_warps, "num_ctas": options.num_ctas,
                 "num_stages": options.num_stages, "is_warmup": warmup,
-                "enable_fp_fusion": extra.get("enable_fp_fusion", True),
-                "launch_cooperative_grid": extra.get("launch_cooperative_grid", False),
-                "extern_libs": tuple(extra.get("extern_libs", {}).items()),
+                "enable_fp_fusion": options.fp_fusion, "launch_cooperative_grid": False,
+                "extern_libs": (),
                 "specialization_data": str({"name": name, "key": key}),
             },
             "is_manual_warmup": warmup,
