@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import time
@@ -68,6 +69,11 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
             if pattern.search(name):
                 item.add_marker(pytest.mark.skip(reason=LEFT_OUT + reason))
                 break
+
+
+def pytest_collection_finish() -> None:
+    """Triton's tests collect garbage after each case: not among the cases themselves."""
+    gc.freeze()
 
 
 @pytest.hookimpl(hookwrapper=True)
