@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fuser.base.target import Target
+from fuser.errors import UsageError
 from fuser.graph import dims
 from fuser.graph.dims import DimExpr, symbol
 from fuser.graph.sizes import LEAST, Guard, Sizes
@@ -33,6 +34,8 @@ from fuser.tilegen.verify import verify
 SMALL_BYTES = (1 << 31) - 1
 """Memory whose byte offsets fit 32 bits."""
 LARGE_BYTES = 1 << 46
+MOST_WARPS = 32
+"""Maximum warps of a block of threads on GPUs; on CPUs they decide nothing."""
 FP8_PRODUCTS = 89
 """The compute capability from which GPUs multiply 8-bit floats."""
 
@@ -125,9 +128,15 @@ class Options:
         return replace(self, num_warps=4, num_stages=3, num_ctas=1, maxnreg=0, launch_pdl=False)
 
     def on(self, target: Target) -> Options:
-        """With what the language may ask of a target."""
+        """With what the language may ask of a target. Raises UsageError for more warps than it
+        has."""
         if not target.is_cuda:
-            return self
+            return replace(self, num_warps=min(self.num_warps, MOST_WARPS))
+        if self.num_warps > MOST_WARPS:
+            raise UsageError(
+                f"num_warps={self.num_warps}",
+                hint=f"on a GPU it is a power of 2 up to {MOST_WARPS}",
+            )
         known = {"gpu": True, "fp8_products": target.sm >= FP8_PRODUCTS}
         return replace(self, extra={**self.extra, **known})
 

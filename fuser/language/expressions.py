@@ -34,7 +34,7 @@ from fuser.language.tensors import (
     plain,
     unwrap,
 )
-from fuser.language.types import is_type
+from fuser.language.types import ConstexprType, is_type
 from fuser.runtime.arrays import is_array
 
 BINARY: dict[type[ast.operator], str] = {
@@ -59,6 +59,7 @@ class Expressions:
         self.source = source
         self.scope = scope
         self.names: dict[str, Any] = {}
+        self.dropped: ast.expr | None = None  # whose value nothing takes
         self.owner: Any = None
         """The Python function whose scope it is."""
 
@@ -122,7 +123,7 @@ class Expressions:
         if found is None or isinstance(found, bool | int | float | str | tuple):
             if self.e.options.get("constexpr_globals"):
                 self.e.fail(
-                    f"the kernel reads the global {name}, which is no constexpr",
+                    f"the kernel reads the global variable {name}, which is no constexpr",
                     f"write {name} = tl.constexpr({found!r}), or pass it as an argument",
                 )
             return found
@@ -339,6 +340,8 @@ class Expressions:
         except AttributeError:
             if name == "value" and not isinstance(owner, ModuleType):
                 return owner  # of a constexpr, which is its value here
+            if name == "type" and (owner is None or isinstance(owner, bool | int | float | str)):
+                return ConstexprType(owner)
             close = difflib.get_close_matches(name, dir(owner), 1)
             what = owner.__name__ if isinstance(owner, ModuleType) else describe(owner)
             self.e.fail(f"{what} has no {name!r}", f"did you mean {close[0]}?" if close else "")
@@ -430,6 +433,8 @@ class Expressions:
 
     def _call(self, node: ast.Call) -> Any:
         function = unwrap(self.value(node.func))
+        if node is self.dropped:
+            self._check_dropped(function, node)
         args: list[Any] = []
         for item in node.args:
             if isinstance(item, ast.Starred):
@@ -443,6 +448,14 @@ class Expressions:
             else:
                 named[keyword.arg] = self.value(keyword.value)
         return apply(self.e, function, args, named)
+
+    def _check_dropped(self, function: Any, node: ast.Call) -> None:
+        """That a function whose result is dropped allows it."""
+        called = function.function if isinstance(function, Method) else function
+        wanted = getattr(getattr(called, "__func__", called), "must_use_result", False)
+        if wanted:
+            reason = f"; {wanted}" if isinstance(wanted, str) else ""
+            self.e.fail(f"The result of {ast.unparse(node.func)} is not being used{reason}")
 
 
 def _is_none(node: ast.expr) -> bool:

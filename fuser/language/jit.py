@@ -47,8 +47,9 @@ OPTIONS = (
     "check", "deterministic",
 )  # fmt: skip
 """Keywords of a launch that are no arguments of the kernel."""
-MOST_WARPS, MOST_CTAS = 32, 16
-"""Maximum warps of a block of threads, and blocks of a cluster."""
+MOST_THREADS, MOST_CTAS = 1024, 16
+"""Maximum threads of a block, which are as many warps where a warp is a thread (on CPUs), and
+blocks of a cluster."""
 MOST_SMALL = 8
 """Launches too small to choose the extents of blocks by; then the defaults stay."""
 
@@ -197,7 +198,7 @@ class KernelFunction(Function):
             ) from None
         bound.apply_defaults()
         options = Options(
-            num_warps=_whole(asked, "num_warps", 4, MOST_WARPS),
+            num_warps=_whole(asked, "num_warps", 4, MOST_THREADS),
             num_stages=_whole(asked, "num_stages", 3),
             debug=bool(asked.get("debug", False)),
             check=_check_of(asked.get("check")),

@@ -146,6 +146,7 @@ class Statements(Expressions):
 
     def _do_expr(self, node: ast.Expr) -> None:
         if not (isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)):
+            self.dropped = node.value
             self.value(node.value)
 
     def _do_pass(self, node: ast.Pass) -> None:

@@ -7,6 +7,7 @@ pointer to it as `pointer<fp32>`, a tile as `<[16, 32], fp32>`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from fuser import dtypes
@@ -219,8 +220,11 @@ class Const:
     """The annotation of a pointer that a kernel does not write through."""
 
 
+@dataclass(frozen=True)
 class ConstexprType:
-    """The type of what is known while compiling."""
+    """The type of what is known while compiling: of one value."""
+
+    value: Any
 
 
 int1 = ElementType("int1", "int1", dtypes.bool_, "uint", 1)

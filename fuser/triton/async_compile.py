@@ -51,7 +51,8 @@ class FutureKernel:
 
 class AsyncCompileMode:
     """In the block, `kernel.warmup(...)` hands its compile to an executor of threads and gives a
-    FutureKernel. The end of the block waits for all, and raises what the first of them raised."""
+    FutureKernel. The end of the block waits for all, and raises what the first of them raised;
+    where it ends by an error, what has not begun is given up."""
 
     def __init__(self, executor: Executor, *, ignore_errors: bool = False) -> None:
         self.executor, self.ignore_errors = executor, ignore_errors
@@ -84,8 +85,9 @@ class AsyncCompileMode:
         futures, self.future_kernels = list(self.future_kernels.values()), {}
         failed: Exception | None = None
         for item in futures:
+            given_up = exc[0] is not None and item.future.cancel()
             try:
-                item.result(self.ignore_errors)
+                item.result(self.ignore_errors or given_up)
             except Exception as error:
                 failed = failed or error
         if failed is not None and exc[0] is None:

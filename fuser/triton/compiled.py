@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from fuser.errors import UnsupportedError
+from fuser.language.jit import COMPILED_FOR
+from fuser.triton.sources import ASTSource
 
 if TYPE_CHECKING:
     from fuser.language.compile import Options
@@ -53,12 +55,26 @@ class CompiledKernel:
     ttgir, llir) are not made.
     """
 
-    def __init__(self, function: Any, variant: Variant, options: Options, target: Any) -> None:
+    def __init__(
+        self,
+        function: Any,
+        variant: Variant,
+        options: Options,
+        target: Any,
+        source: ASTSource | None = None,
+    ) -> None:
+        """source: what it was compiled from, if it was no launch."""
         self.jit_function, self.variant, self.options, self.target = (
             function, variant, options, target,
         )  # fmt: skip
         self.name: str = function.fn.__name__
-        self.src = function
+        self.source = source
+
+    @cached_property
+    def src(self) -> ASTSource:
+        """The kernel, the types of its arguments and their constants."""
+
+        return self.source or ASTSource.of_launch(self.jit_function, self.variant.classes)
 
     @cached_property
     def asm(self) -> Stages:
@@ -77,10 +93,12 @@ class CompiledKernel:
     @cached_property
     def metadata(self) -> SimpleNamespace:
         return SimpleNamespace(
-            name=self.name, num_warps=self.options.num_warps, num_ctas=1,
+            name=self.name, num_warps=self.options.num_warps, num_ctas=self.options.num_ctas,
             num_stages=self.options.num_stages, shared=self.variant.compiled.shared_bytes,
-            target=self.target, hash=self.hash, cluster_dims=(1, 1, 1), maxnreg=None,
-            debug=self.options.debug, global_scratch_size=self.variant.compiled.workspace_bytes,
+            target=self.target, hash=self.hash, cluster_dims=(1, 1, 1),
+            maxnreg=self.options.maxnreg or None, enable_fp_fusion=self.options.fp_fusion,
+            launch_pdl=self.options.launch_pdl, debug=self.options.debug,
+            global_scratch_size=self.variant.compiled.workspace_bytes,
         )  # fmt: skip
 
     @property
@@ -131,10 +149,29 @@ class CompiledKernel:
             found.add(own, (tuple(grid), self.metadata, named))
         return found
 
-    def run(self, *args: Any, grid: Any, **named: Any) -> Any:
-        return self.jit_function.run(*args, grid=grid, warmup=False, **named)
+    def run(
+        self, grid_0: int, grid_1: int, grid_2: int, stream: Any, function: Any,
+        packed_metadata: Any, launch_metadata: Any, launch_enter_hook: Any, launch_exit_hook: Any,
+        *args: Any,
+    ) -> Any:  # fmt: skip
+        """Launch it as Triton's launchers do: with all arguments in order, constants too. The
+        stream is the current one, and hooks are those of the knobs."""
+        grid = (grid_0, grid_1, grid_2) if grid_2 > 1 else (grid_0, grid_1)
+        return self[grid if grid[1] > 1 or len(grid) > 2 else (grid_0,)](*args)
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
         """The launcher of this kernel for a grid, with all of its arguments in order."""
-        options = {"num_warps": self.options.num_warps, "num_stages": self.options.num_stages}
-        return lambda *args, stream=None, **named: self.run(*args, grid=grid, **options, **named)
+        names = self.jit_function.arg_names
+        known = {} if self.source is None else self.source.constants
+        constants = {names.index(name): value for name, value in known.items() if name in names}
+        options = {
+            keyword: getattr(self.options, field)
+            for field, keyword in COMPILED_FOR.items() if keyword not in names
+        }  # fmt: skip
+
+        def launch(*args: Any, stream: Any = None, **named: Any) -> Any:
+            if constants:
+                args = tuple(constants.get(n, value) for n, value in enumerate(args))
+            return self.jit_function[grid](*args, **named, **options)
+
+        return launch

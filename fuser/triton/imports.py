@@ -52,6 +52,7 @@ class _Alias(MetaPathFinder, Loader):
             if error.name is None or not name.startswith(error.name):
                 raise
             return None if self.elsewhere is None else self.elsewhere(fullname)
+        _alias_below(name)
         return ModuleSpec(fullname, self, is_package=hasattr(sys.modules[name], "__path__"))
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -66,6 +67,15 @@ class _Alias(MetaPathFinder, Loader):
                 module.__spec__ = spec
 
 
+def _alias_below(name: str) -> None:
+    """Make loaded modules below one of ours those of Triton's names too. An import that found them
+    anew would put them where their package has an object of that name, as `runtime` has its
+    `driver`."""
+    for held, module in list(sys.modules.items()):
+        if held.startswith(f"{name}."):
+            sys.modules.setdefault(f"triton{held.removeprefix(OURS)}", module)
+
+
 def everywhere(elsewhere: Callable[[str], ModuleSpec | None] | None = None) -> None:
     """Answer every `import triton` of this process with fuser.triton: for test runs of Triton's own
     suite. Raises UsageError where another triton is loaded. elsewhere: finds what is missing."""
@@ -75,3 +85,4 @@ def everywhere(elsewhere: Callable[[str], ModuleSpec | None] | None = None) -> N
     importlib.import_module(OURS)
     sys.meta_path.insert(0, _Alias(elsewhere))
     sys.modules["triton"] = sys.modules[OURS]
+    _alias_below(OURS)

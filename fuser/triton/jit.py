@@ -220,8 +220,8 @@ class JITFunction(KernelInterface, KernelFunction):
                     where=self.fn.__name__,
                     hint=f"parameters: {', '.join(self.arg_names)}; options: {', '.join(OPTIONS)}",
                 )
-        if not named.get("debug"):
-            named["debug"] = bool(self.debug or knobs.runtime.debug)
+        debug = named.get("debug")
+        named["debug"] = bool((self.debug if debug is None else debug) or knobs.runtime.debug)
         if "enable_fp_fusion" not in self.signature.parameters:
             asked = named.get("enable_fp_fusion")
             named["enable_fp_fusion"] = knobs.language.fp_fusion_enabled(asked)
@@ -320,9 +320,18 @@ class JITFunction(KernelInterface, KernelFunction):
         """The compile as one of an AsyncCompileMode's."""
         shape = tuple(min(extent, 2) for extent in extents)
         key = (self, str((tuple(found.classes.items()), shape, options, found.device)))
-        return mode.submit(
-            key, lambda: self._compiled(found, extents, options, True), _nothing, _nothing
+        held = self.device_caches[driver.active.get_current_device()][0]
+        name = _cache_key(found, options)
+
+        def give_up(future: FutureKernel) -> None:
+            if held.get(name) is future:
+                del held[name]
+
+        future = mode.submit(
+            key, lambda: self._compiled(found, extents, options, True), _nothing, give_up
         )
+        held.setdefault(name, future)
+        return future
 
     def _check_parameters(self) -> None:
         for param in self.params:
@@ -346,7 +355,7 @@ class JITFunction(KernelInterface, KernelFunction):
         if made is None:
             made = CompiledKernel(self, variant, options, driver.active.get_current_target())
             known[asked] = made
-            key = str((tuple(found.classes.items()), options))
+            key = _cache_key(found, options)
             cache[key] = made
             told = self._facts(found, options, warmup, key)
             if hook is not None and hook(**told):
@@ -362,7 +371,6 @@ class JITFunction(KernelInterface, KernelFunction):
         """What hooks are told of a compile."""
         name = f"{self.fn.__module__}.{self.fn.__qualname__}"
         signature = {n: str(kind) for n, kind in found.classes.items()}
-        extra = dict(options.extra)
         return {
             "key": key,
             "repr": f"{name}[num_warps={options.num_warps}]",
@@ -370,16 +378,20 @@ class JITFunction(KernelInterface, KernelFunction):
             "compile": {
                 "key": key, "signature": signature, "constants": {}, "configs": [{}],
                 "device": driver.active.get_current_device(),
-                "num_warps": options.num_warps, "num_ctas": extra.get("num_ctas", 1),
+                "num_warps": options.num_warps, "num_ctas": options.num_ctas,
                 "num_stages": options.num_stages, "is_warmup": warmup,
-                "enable_fp_fusion": extra.get("enable_fp_fusion", True),
-                "launch_cooperative_grid": extra.get("launch_cooperative_grid", False),
-                "extern_libs": tuple(extra.get("extern_libs", {}).items()),
+                "enable_fp_fusion": options.fp_fusion, "launch_cooperative_grid": False,
+                "extern_libs": (),
                 "specialization_data": str({"name": name, "key": key}),
             },
             "is_manual_warmup": warmup,
             "already_compiled": False,
         }  # fmt: skip
+
+
+def _cache_key(found: Arguments, options: Options) -> str:
+    """What a compile is held by in device_caches."""
+    return str((tuple(found.classes.items()), options))
 
 
 def _nothing(item: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import time
@@ -26,6 +27,7 @@ TEXT = re.compile(r"\b(ptx|sass|asm|amdgcn)\b")
 
 def pytest_addoption(parser: Any) -> None:
     parser.addoption("--every", type=int, default=1, help="run every N-th case of each file only")
+    parser.addoption("--first", type=int, default=0, help="with --every: the first case, from 0")
     parser.addoption("--counts", default="", help="write counts to this file, as JSON")
     parser.addoption("--no-rules", action="store_true", help="leave nothing out")
 
@@ -50,11 +52,11 @@ def rules(device: str) -> list[tuple[re.Pattern[str], str]]:
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
-    every = config.getoption("--every")
+    every, first = config.getoption("--every"), config.getoption("--first")
     if every > 1:
         kept, dropped, counts = [], [], Counter()
         for item in items:
-            (kept if counts[item.fspath] % every == 0 else dropped).append(item)
+            (kept if counts[item.fspath] % every == first else dropped).append(item)
             counts[item.fspath] += 1
         config.hook.pytest_deselected(items=dropped)
         items[:] = kept
@@ -67,6 +69,11 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
             if pattern.search(name):
                 item.add_marker(pytest.mark.skip(reason=LEFT_OUT + reason))
                 break
+
+
+def pytest_collection_finish() -> None:
+    """Triton's tests collect garbage after each case: not among the cases themselves."""
+    gc.freeze()
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -98,7 +105,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:
     if path:
         record = {
             "date": time.strftime("%Y-%m-%d"), "device": config.getoption("--device"),
-            "every": config.getoption("--every"), "files": found.files, "reasons": found.reasons,
-            "failures": found.failures, "failed": found.failed,
+            "every": config.getoption("--every"), "first": config.getoption("--first"),
+            "files": found.files, "reasons": found.reasons, "failures": found.failures,
+            "failed": found.failed,
         }  # fmt: skip
         Path(path).write_text(json.dumps(record, indent=1, sort_keys=True))

@@ -13,7 +13,9 @@ import fuser.language as fl
 import fuser.triton as triton
 import fuser.triton.language as tl
 import fuser.triton.tools.tensor_descriptor
+from fuser.base.target import TARGETS
 from fuser.errors import FeedError, LanguageError, UsageError
+from fuser.language.compile import Options
 from fuser.language.outside import ChangedError
 from tests.language.launching import DEVICES, launch
 
@@ -368,7 +370,7 @@ def test_a_read_only_array_of_a_descriptor_is_named() -> None:
 
 @pytest.mark.parametrize(
     "option",
-    [{"num_warps": n} for n in (3, 5, 33, 64, -1, -4, "8", 2.0)]
+    [{"num_warps": n} for n in (3, 5, 33, 2048, -1, -4, "8", 2.0)]
     + [{"num_stages": n} for n in (-1, "3", 1.5)],
     ids=str,
 )
@@ -377,10 +379,18 @@ def test_options_that_are_none(decorate: Any, option: dict[str, Any]) -> None:
     kernel = decorate(counted)
     x = np.zeros(4, np.float32)
     (name, value) = next(iter(option.items()))
-    what = "power of 2 up to 32" if name == "num_warps" else "whole number from 0 on"
+    what = "power of 2 up to 1024" if name == "num_warps" else "whole number from 0 on"
     with pytest.raises(UsageError, match=f"{name}={value!r}; it is a {what}"):
         kernel[(1,)](x, 4, B=4, **option)
     assert not x.any()
+
+
+def test_warps_of_gpus() -> None:
+    """A CPU's warps have one thread, a GPU's 32."""
+    cpu, gpu = TARGETS["avx2"], TARGETS["sm_90a"]
+    assert Options(num_warps=1024).on(cpu).num_warps == Options(num_warps=32).on(gpu).num_warps
+    with pytest.raises(UsageError, match="num_warps=64; on a GPU it is a power of 2 up to 32"):
+        Options(num_warps=64).on(gpu)
 
 
 def counted(x, n, B: fl.constexpr):
@@ -389,7 +399,7 @@ def counted(x, n, B: fl.constexpr):
 
 
 @pytest.mark.parametrize("decorate", [fuser.kernel, triton.jit])
-@pytest.mark.parametrize("number", [None, 0, 1, np.int64(2), 32, fl.constexpr(4)])
+@pytest.mark.parametrize("number", [None, 0, 1, np.int64(2), 32, 1024, fl.constexpr(4)])
 def test_options_that_are_numbers(decorate: Any, number: Any) -> None:
     kernel = decorate(counted)
     x = np.zeros(4, np.float32)

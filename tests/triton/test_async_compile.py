@@ -51,8 +51,11 @@ def test_a_warm_up_is_a_kernel_that_comes() -> None:
         other = add.warmup(x, out, B=8, grid=(1,))
         assert isinstance(first, triton.FutureKernel) and first is same and first is not other
         assert first.kernel is None and executor.count == 2
+        held = add.device_caches[0][0]
+        assert list(held.values()) == [first, other]
         executor.begin.set()
     assert first.kernel is not None and first.result() is first.kernel
+    assert list(held.values()) == [first.kernel, other.kernel]
     assert first.name == "add" and "tile" in first.asm
     compiled = sum(map(len, add.variants.values()))
     add[(1,)](x, out, B=16)
@@ -117,3 +120,21 @@ def test_what_is_submitted_by_hand() -> None:
         found = mode.submit("key", lambda: 3, seen.append, seen.append)
         assert mode.submit("key", lambda: 4, seen.append, seen.append) is found
     assert found.result() == 3 and seen == [3]
+
+
+class Never(ThreadPoolExecutor):
+    """Keeps what it is given, and begins none of it."""
+
+    def submit(self, fn: Any, /, *args: Any, **named: Any) -> Future[Any]:
+        return Future()
+
+
+def test_an_error_of_the_block_waits_for_nothing_that_has_not_begun() -> None:
+    add, _ = kernels()
+    x, out = np.arange(16, dtype=np.float32), np.zeros(16, np.float32)
+    with pytest.raises(ZeroDivisionError), triton.AsyncCompileMode(Never()):
+        add.warmup(x, out, B=16, grid=(1,))
+        raise ZeroDivisionError
+    assert not add.device_caches[0][0]
+    add[(1,)](x, out, B=16)
+    np.testing.assert_array_equal(out, x + 16)

@@ -166,3 +166,35 @@ def test_kernels_are_declared_without_the_compiler() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+WALK = """
+import importlib, pkgutil, sys
+
+from fuser.triton.imports import everywhere
+import fuser.triton
+
+def attributes():
+    names = [m.name for m in pkgutil.walk_packages(fuser.triton.__path__, "fuser.triton.")]
+    found = {}
+    for name in names:
+        package, _, last = name.rpartition(".")
+        found[name] = getattr(importlib.import_module(package), last, None)
+    return found
+
+before = attributes()
+everywhere()
+for name in before:
+    if not name.endswith("__main__"):
+        assert importlib.import_module(name.removeprefix("fuser.")) is sys.modules[name], name
+after = attributes()
+for name, held in before.items():
+    assert held is None or held is after[name], (name, held, after[name])
+assert sys.modules["triton"].runtime.driver.active is not None
+"""
+
+
+def test_everywhere_leaves_objects_that_hide_modules() -> None:
+    """`runtime.driver` is an object in Triton, whoever imports the module of that name."""
+    done = subprocess.run([sys.executable, "-c", WALK], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -159,6 +159,37 @@ def test_a_kernel_compiled_from_types() -> None:
     )
     made = triton.compile(source, options={"num_warps": 2})
     assert made.metadata.num_warps == 2 and "kernel @scale" in made.asm["tile"]
+    assert made.src.fn is scale and made.src.constants == {"BLOCK": 64}
+
+
+SIGNATURE = {"x": "*fp32", "out": "*fp32", "n": "i32", "factor": "fp32", "BLOCK": "constexpr"}
+
+
+def test_a_compiled_kernel_is_launched_as_by_triton() -> None:
+    """Its `run` is told the grid, the stream and what the launch is told of the kernel; constants
+    are those that it was compiled with. What was compiled for many programs serves the launch."""
+    compiles: list[dict[str, Any]] = []
+    kernel = triton.jit(scale.fn)
+    attrs = {(0,): [["tt.divisibility", 16]], (2,): [["tt.divisibility", 16]]}
+    source = triton.compiler.ASTSource(kernel, SIGNATURE, {"BLOCK": 32}, attrs)
+    made = triton.compile(source, options={"num_warps": 2, "enable_fp_fusion": False})
+    x, out = arrays(64)
+    with triton.knobs.runtime.scope():
+        triton.knobs.runtime.jit_cache_hook = lambda **told: compiles.append(told)
+        about = (0, made.function, made.packed_metadata, None, None, None)
+        made.run(2, 1, 1, *about, x, out, 64, 3.0, None)
+        np.testing.assert_array_equal(out, x * 3)
+        out[:] = 0
+        made[2,](x, out, 64, 5.0, 32)
+    np.testing.assert_array_equal(out, x * 5)
+    assert not compiles
+
+
+def test_what_a_launch_was_compiled_from() -> None:
+    x, out = arrays(64)
+    made = triton.jit(scale.fn)[(2,)](x, out, 64, 3.0, BLOCK=32)
+    assert made.src.signature == SIGNATURE and made.src.constants == {"BLOCK": 32}
+    assert made.src.fn.arg_names == scale.arg_names
 
 
 def test_constexpr_functions_run_while_compiling() -> None:
@@ -253,3 +284,81 @@ def test_sums_of_bits(n: int) -> None:
     out = np.full(2, -1, np.int32)
     sums_of_bits[(1,)](out, N=n)
     assert out.tolist() == [n, n % 2]
+
+
+@triton.must_use_result("It has no other effect.")
+@triton.jit
+def cube(x):
+    return x * x * x
+
+
+@triton.aggregate
+class Square:
+    x: tl.tensor
+
+    def __init__(self, x):
+        self.x = x
+
+    @triton.must_use_result
+    @triton.jit
+    def power(self):
+        return self.x * self.x
+
+    @triton.must_use_result
+    @triton.constexpr_function
+    def order(self):
+        return 2
+
+
+@triton.jit
+def statement(out):
+    x = tl.load(out)
+    s = Square(x)  # noqa: F841
+    EXPRESSION  # noqa: B018, F821
+    tl.store(out, x)
+
+
+@pytest.mark.parametrize("text", ["cube(x)", "s.power()", "s.order()"])
+def test_results_that_must_be_used(text: str) -> None:
+    kernel = triton.jit(statement.fn)
+    kernel._unsafe_update_src(statement.src.replace("EXPRESSION  #", f"{text}  #"))
+    with pytest.raises(triton.CompilationError) as caught:
+        kernel[(1,)](np.ones(1, np.float32))
+    assert f"The result of {text.partition('(')[0]} is not being used" in str(caught.value)
+    assert ("It has no other effect." in str(caught.value)) == (text == "cube(x)")
+    kernel._unsafe_update_src(statement.src.replace("EXPRESSION  #", f"x += {text}  #"))
+    out = np.full(1, 3, np.float32)
+    kernel[(1,)](out)
+    assert out[0] == 3 + {"cube(x)": 27, "s.power()": 9, "s.order()": 2}[text]
+
+
+@triton.jit
+def private(out, N: tl.constexpr):
+    steps: tl.constexpr = tl.standard._log2(N)
+    for i in tl.static_range(steps):
+        tl.store(out + i, tl.core._unwrap_if_constexpr(N) >> i)
+    tl.store(out + steps, tl.standard._is_power_of_two(N))
+
+
+@pytest.mark.parametrize("n", [1, 2, 12, 32])
+def test_private_names_that_packages_use(n: int) -> None:
+    """Of Triton's modules, functions whose names begin with `_`."""
+    steps = n.bit_length() - 1
+    out = np.full(steps + 1, -1, np.int32)
+    private[(1,)](out, n)
+    assert out.tolist() == [*(n >> i for i in range(steps)), n & (n - 1) == 0]
+
+
+@triton.jit
+def typed(out, strides, NAME: tl.constexpr, FLAG: tl.constexpr = None):
+    known = tl.constexpr_type
+    tl.static_assert(isinstance(strides[1].type, known) and not isinstance(strides[0].type, known))
+    tl.static_assert(isinstance(NAME.type, known) and isinstance(FLAG.type, known))
+    tl.store(out, strides[0] + strides[1])
+
+
+def test_what_is_known_has_a_type() -> None:
+    """A constexpr, and an element of a tuple that is compiled in."""
+    out = np.zeros(1, np.int32)
+    typed[(1,)](out, (4, 1), "a")
+    assert out[0] == 5

@@ -257,3 +257,46 @@ def test_the_other_spelling_asks_for_it() -> None:
         np.testing.assert_array_equal(out, x * np.int32(65599) + np.int32(1))
     with pytest.raises(DeviceAssertionError, match=r"int32 overflow detected for operation \*"):
         wrapping[(1,)](x, out, debug=True, sanitize_overflow=True)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"num_warps": 2}, {"num_stages": 5}, {"enable_fp_fusion": False}, {"num_ctas": 2},
+     {"maxnreg": 64}, {"launch_pdl": True}, {"debug": True}],
+    ids=str,
+)  # fmt: skip
+def test_options_are_told_of_a_compile(option: dict[str, Any]) -> None:
+    """In the metadata, and to hooks what Triton tells them."""
+    told: list[dict[str, Any]] = []
+    kernel = triton.jit(places.fn)
+    x, out = np.arange(60, dtype=np.int32), np.zeros(60, np.int32)
+    with triton.knobs.runtime.scope():
+        triton.knobs.runtime.jit_post_compile_hook = lambda **given: told.append(given["compile"])
+        kernel[(4,)](x, out, 60, B=16)
+        made = kernel[(4,)](x, out, 60, B=16, **option)
+    ((name, value),) = option.items()
+    assert getattr(made.metadata, name) == value and len(told) == 2
+    if name in ("num_warps", "num_stages", "num_ctas", "enable_fp_fusion"):
+        assert told[1][name] == value != told[0][name]
+
+
+@triton.jit
+def failing(out):
+    tl.device_assert(tl.load(out) == 1, "no 1")
+
+
+@pytest.mark.parametrize("decorated", [True, False, None])
+@pytest.mark.parametrize("asked", [True, False, None])
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_debug_of_a_launch_goes_before_that_of_the_kernel(
+    decorated: bool | None, asked: bool | None, everywhere: bool
+) -> None:
+    kernel = triton.jit(failing.fn, debug=decorated)
+    named = {} if asked is None else {"debug": asked}
+    with triton.knobs.runtime.scope():
+        triton.knobs.runtime.debug = everywhere
+        if everywhere or (decorated if asked is None else asked):
+            with pytest.raises(DeviceAssertionError, match="no 1"):
+                kernel[(1,)](np.zeros(1, np.int32), **named)
+        else:
+            kernel[(1,)](np.zeros(1, np.int32), **named)

@@ -124,6 +124,8 @@ def test_a_sample_is_the_same_each_time(checkout: Path) -> None:
             "passed": 1, "interpreter passed": 1, "failed": 1, "interpreter failed": 1,
         }
     }  # fmt: skip
+    found = run(checkout, "--every", "3", "--first", "1")
+    assert found["files"] == {"language/test_core.py": {"failed": 2, "interpreter failed": 2}}
 
 
 def test_a_folder_that_is_no_checkout(tmp_path: Path) -> None:

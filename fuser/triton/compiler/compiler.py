@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from fuser.triton.absent import names
-from fuser.triton.ahead import ASTSource, compile
+from fuser.triton.ahead import compile
 from fuser.triton.backends import backends
 from fuser.triton.backends.compiler import make_backend
 from fuser.triton.compiled import CompiledKernel, LazyDict
 from fuser.triton.driver import driver
 from fuser.triton.runtime.cache import triton_key
+from fuser.triton.sources import ASTSource
 from fuser.triton.targets import GPUTarget
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fuser import language as _language
 from fuser.language.aggregates import aggregate as _aggregate  # noqa: F401
-from fuser.language.tensors import Builtin, Constexpr, RuntimeValue
+from fuser.language.tensors import Builtin, Constexpr, RuntimeValue, unwrap
 from fuser.language.types import (  # noqa: F401
     BY_NAME,
     ElementType,
@@ -17,7 +17,7 @@ from fuser.language.types import (  # noqa: F401
     get_int_dtype,
 )
 from fuser.triton.absent import names
-from fuser.triton.constexprs import must_use_result  # noqa: F401
+from fuser.triton.constexprs import constexpr_function, must_use_result  # noqa: F401
 
 if TYPE_CHECKING:
     from fuser.language.emitter import Emitter
@@ -67,6 +67,12 @@ def builtin(fn: Callable[..., Any]) -> Builtin:
         return fn(*args, **named, **more)
 
     return Builtin(fn.__name__, call, fn.__doc__ or "")
+
+
+@constexpr_function
+def _unwrap_if_constexpr(o: Any) -> Any:
+    """What a constexpr holds, or the value itself."""
+    return unwrap(o)
 
 
 extern = builtin
