@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fuser.base.config import Config, start_logs
+from fuser.base.recording import recorder_of
 from fuser.errors import UsageError
 from fuser.language.blocks import Block
 from fuser.language.functions import Function
@@ -51,6 +52,13 @@ MOST_WARPS, MOST_CTAS = 32, 16
 """Maximum warps of a block of threads, and blocks of a cluster."""
 MOST_SMALL = 8
 """Launches too small to choose the extents of blocks by; then the defaults stay."""
+
+
+class Recorded:
+    """What a launch gives that became a part of a graph: nothing was compiled yet."""
+
+
+RECORDED = Recorded()
 
 
 class KernelFunction(Function):
@@ -111,14 +119,16 @@ class KernelFunction(Function):
         self._steady.clear()
         self.outside = Outside()
 
-    def run(self, *args: Any, grid: Grid, warmup: bool = False, **named: Any) -> Variant | Checked:
+    def run(
+        self, *args: Any, grid: Grid, warmup: bool = False, **named: Any
+    ) -> Variant | Checked | Recorded:
         """Launch. warmup: compile only. Raises LanguageError, UsageError, CheckError and what
         compiling raises."""
         if warmup:
             return self.warmup(*args, grid=grid, **named)
         return self[grid](*args, **named)  # type: ignore[no-any-return]
 
-    def _launch(self, grid: Grid, /, *args: Any, **named: Any) -> Variant | Checked:
+    def _launch(self, grid: Grid, /, *args: Any, **named: Any) -> Variant | Checked | Recorded:
         """What is launched natively is mostly not seen here."""
         if self.outside.reads:
             self.keep_up()
@@ -129,6 +139,9 @@ class KernelFunction(Function):
         from fuser.language.variants import launch
 
         given = dict(named)
+        recorded = self._recorded(grid, args, named)
+        if recorded is not None:
+            return recorded
         bound, options, left = self._settled(grid, args, named)
         found = classify(bound, self.constexprs, self.plain, self.annotated)
         extents = grid_of(grid, bound)
@@ -144,6 +157,15 @@ class KernelFunction(Function):
                 if same and not self._is_open(grid, left):
                     self._steady.remember(args, given, bound, found, self.plain, variant, variant)
         return variant
+
+    def _recorded(self, grid: Grid, args: Sequence[Any], named: dict[str, Any]) -> Recorded | None:
+        """The launch, as one that a trace has recorded, if its arrays are those of a trace."""
+        record = recorder_of((*args, *named.values()))
+        if record is None:
+            return None
+        bound, options = self.bind(args, named)
+        record(self, bound, grid_of(grid, bound), options)
+        return RECORDED
 
     def warmup(self, *args: Any, grid: Grid, **named: Any) -> Variant:
         """Compile for these arguments without a launch."""

@@ -9,6 +9,7 @@ from fuser.base.target import Target
 from fuser.dtypes import BY_NAME, DType
 from fuser.graph.dims import Dim
 from fuser.graph.ir import Graph, Node, Value
+from fuser.graph.ops import kernel_call
 from fuser.graph.ops.collective import COLLECTIVES
 from fuser.graph.ops.families import CONTRACTIONS
 from fuser.graph.ops.quantised import saved_bytes, spare_bytes
@@ -19,16 +20,16 @@ if TYPE_CHECKING:
 
 Kind = Literal[
     "map", "reduce", "contraction", "conv", "attention", "window", "gather",
-    "sort", "scatter", "scan", "collective", "host", "append",
+    "sort", "scatter", "scan", "collective", "host", "append", "kernel",
 ]  # fmt: skip
 """What the emitter builds. "contraction" is dot_general (one or several on one lhs) with prologue
 and epilogue; "reduce" keeps rows on chip; "map" covers pure movement and elementwise code; "append"
-has no program: its result is there once its rows are."""
+has no program: its result is there once its rows are; "kernel" is one that a user wrote."""
 
 KINDS: dict[str, Kind] = {
     "dot_general": "contraction", "conv": "conv", "reduce_window": "window", "gather": "gather",
     "sort": "sort", "scatter": "scatter", "cumsum": "scan", "host": "host",
-    "append": "append", **dict.fromkeys(COLLECTIVES, "collective"),
+    "append": "append", kernel_call.OP: "kernel", **dict.fromkeys(COLLECTIVES, "collective"),
 }  # fmt: skip
 """The kind of a region by the primitive that it is about, where that is no map or reduction."""
 

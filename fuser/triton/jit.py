@@ -275,6 +275,9 @@ class JITFunction(KernelInterface, KernelFunction):
         for hook in self.pre_run_hooks:
             hook(*args, **named)
         self.outside.check(self.fn.__name__)
+        recorded = None if warmup else self._recorded(grid, args, dict(named))
+        if recorded is not None:
+            return recorded
         bound, options = self.bind(args, dict(named))
         self._check_parameters()
         found = classify(bound, self.constexprs, self.plain, self.annotated)
