@@ -15,6 +15,11 @@ Finder = Callable[[Sequence[Any]], Record | None]
 
 FINDERS: list[Finder] = []
 
+captures: Callable[[], bool] | None = None
+"""Whether a compiler reads the code of this program, in which case a kernel gives it this:"""
+launcher: Callable[[Any, Any], Callable[..., None]] | None = None
+"""Takes a kernel and a grid, to launch it in code that such a compiler reads."""
+
 
 def recorder_of(values: Iterable[Any]) -> Record | None:
     """What records a launch with these arguments, if it is not to be done now."""

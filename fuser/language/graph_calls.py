@@ -11,7 +11,7 @@ old contents nobody needs. What cannot be proved so needs the old contents.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,8 +37,8 @@ from fuser.language.compile import (
     finish,
     trace,
 )
-from fuser.language.functions import Function
 from fuser.language.internal import located
+from fuser.language.jit import KernelFunction
 from fuser.language.stand_ins import Retyped
 from fuser.tilegen.coverage import covers
 from fuser.tilegen.coverage.access import stores_of
@@ -66,10 +66,12 @@ class LanguageCall(KernelCall):
     """A call of a kernel of the language."""
 
     def __init__(
-        self, function: Function, found: Arguments, places: Mapping[int, InMemory],
-        grid: Sequence[int], options: Options,
+        self, function: KernelFunction, bound: Mapping[str, Any], found: Arguments,
+        places: Mapping[int, InMemory], grid: Sequence[int], options: Options,
     ) -> None:  # fmt: skip
-        """places: of the leaves that are arrays."""
+        """bound: arguments by parameter, arrays as `InMemory`. places: of the leaves that are
+        arrays."""
+        self._bound = dict(bound)
         self.function, self._found, self._places = function, found, dict(places)
         self._grid, self._options = tuple(grid), options
         self.name = function.fn.__name__
@@ -178,6 +180,14 @@ class LanguageCall(KernelCall):
                 finish(program, sizes, target if target.is_cuda else None)
         return program.kernel, tuple(self._places[leaf].memory for leaf in program.buffers)
 
+    def launch(self, view: Callable[[InMemory], Any]) -> None:
+        """Launch the kernel on arrays: view gives that of each argument."""
+        from fuser.language.variants import launch
+
+        given = {name: _replaced(value, view) for name, value in self._bound.items()}
+        found = classify(given, self.function.constexprs, self.function.plain, self.function.annotated)
+        launch(self.function.variant(found, self._grid, self._options), found, self._grid)
+
     def evaluate(self, arrays: Sequence[Array]) -> tuple[Array, ...]:
         program = self.trace(ANY)
         held: dict[int, Array] = {}
@@ -197,6 +207,16 @@ class LanguageCall(KernelCall):
         return tuple(made[index] for index in range(len(result_types(self))))
 
 
+def _replaced(value: Any, array: Callable[[InMemory], Any]) -> Any:
+    """An argument, with an array for each place in memory."""
+    if isinstance(value, InMemory):
+        return array(value)
+    if isinstance(value, tuple):
+        items = tuple(_replaced(item, array) for item in value)
+        return type(value)(*items) if hasattr(value, "_fields") else items
+    return value
+
+
 def _whole(kernel: Kernel, buffers: Sequence[Buffer], type: TensorType) -> bool:
     """Whether the kernel stores every element exactly once."""
     if len(buffers) != 1:
@@ -206,35 +226,30 @@ def _whole(kernel: Kernel, buffers: Sequence[Buffer], type: TensorType) -> bool:
 
 
 def make_call(
-    function: Function, bound: Mapping[str, Any], types: Sequence[TensorType],
-    grid: Sequence[int], options: Options, plain: frozenset[str] = frozenset(),
+    function: KernelFunction, bound: Mapping[str, Any], types: Sequence[TensorType],
+    grid: Sequence[int], options: Options,
 ) -> LanguageCall:  # fmt: skip
     """A launch as a call. bound: the arguments by parameter, arrays as `InMemory`, alone or in
     tuples. types: of the memories. Raises LanguageError, UnsupportedError, UsageError."""
     raws = [np.empty(type.size, type.dtype.numpy) for type in types]
     arrays: dict[int, InMemory] = {}
 
-    def stand_in(value: Any) -> Any:
-        if isinstance(value, InMemory):
-            raw = raws[value.memory]
-            made = np.ndarray(
-                value.shape, raw.dtype, raw, value.offset * raw.itemsize,
-                tuple(stride * raw.itemsize for stride in value.strides),
-            )  # fmt: skip
-            arrays[id(made)] = value
-            return made
-        if isinstance(value, tuple):
-            items = tuple(map(stand_in, value))
-            return type(value)(*items) if hasattr(value, "_fields") else items
-        return value
+    def stand_in(place: InMemory) -> Any:
+        raw = raws[place.memory]
+        made = np.ndarray(
+            place.shape, raw.dtype, raw, place.offset * raw.itemsize,
+            tuple(stride * raw.itemsize for stride in place.strides),
+        )  # fmt: skip
+        arrays[id(made)] = place
+        return made
 
-    given = {name: stand_in(value) for name, value in bound.items()}
-    found = classify(given, function.constexprs, plain, function.annotated)
+    given = {name: _replaced(value, stand_in) for name, value in bound.items()}
+    found = classify(given, function.constexprs, function.plain, function.annotated)
     places = {}
     for leaf in found.records:
         value = found.leaves[leaf]
         places[leaf] = arrays[id(value.base if isinstance(value, Retyped) else value)]
-    made = LanguageCall(function, found, places, grid, options)
+    made = LanguageCall(function, bound, found, places, grid, options)
     made.prepare(types)
     made.remember()
     return made

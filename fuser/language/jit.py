@@ -13,8 +13,8 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fuser.base import recording
 from fuser.base.config import Config, start_logs
-from fuser.base.recording import recorder_of
 from fuser.errors import UsageError
 from fuser.language.blocks import Block
 from fuser.language.functions import Function
@@ -99,6 +99,8 @@ class KernelFunction(Function):
     def __getitem__(self, grid: Grid) -> Callable[..., Any]:
         """The launcher for a grid: 1 to 3 numbers of programs, or a function of the arguments that
         gives them."""
+        if recording.captures is not None and recording.captures():
+            return recording.launcher(self, grid)  # type: ignore[misc]
         return self._steady.bind(grid)
 
     def _watches(self) -> Sequence[Watch] | None:
@@ -160,7 +162,7 @@ class KernelFunction(Function):
 
     def _recorded(self, grid: Grid, args: Sequence[Any], named: dict[str, Any]) -> Recorded | None:
         """The launch, as one that a trace has recorded, if its arrays are those of a trace."""
-        record = recorder_of((*args, *named.values()))
+        record = recording.recorder_of((*args, *named.values()))
         if record is None:
             return None
         bound, options = self.bind(args, named)

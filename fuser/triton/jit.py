@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fuser.base import recording
 from fuser.language.aggregates import Aggregate
 from fuser.language.jit import OPTIONS, KernelFunction, grid_of
 from fuser.language.tensors import Constexpr
@@ -62,6 +63,8 @@ class KernelInterface:
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
         """The launcher for a grid: 1 to 3 numbers of programs, or a function of the arguments that
         gives them."""
+        if recording.captures is not None and recording.captures():
+            return recording.launcher(self, grid)  # type: ignore[misc]
         return lambda *args, **named: self.run(*args, grid=grid, warmup=False, **named)
 
 
@@ -225,7 +228,7 @@ class JITFunction(KernelInterface, KernelFunction):
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
         """The launcher for a grid: 1 to 3 numbers of programs, or a function of the arguments that
         gives them."""
-        return self._steady.bind(grid)
+        return KernelFunction.__getitem__(self, grid)
 
     def _launch(self, grid: Any, /, *args: Any, **named: Any) -> Any:
         """What is launched natively is mostly not seen here."""

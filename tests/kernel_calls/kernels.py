@@ -42,7 +42,7 @@ def rms_norm_backward(dy, x, w, inverse, dx, dw, columns, BLOCK: tl.constexpr):
 @triton.jit
 def attention(
     q, k, v, out, rows, keys, scale,
-    stride_h, stride_m, stride_kh, stride_n,
+    stride_h, stride_m, stride_kh, stride_n, stride_oh, stride_om,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     m = tl.program_id(0) * M + tl.arange(0, M)
@@ -67,7 +67,8 @@ def attention(
         acc = acc * shrink[:, None] + tl.dot(p, value)
         total = total * shrink + tl.sum(p, 1)
         best = top
-    tl.store(out + at, acc / total[:, None], mask=here)
+    to = head * stride_oh + m[:, None] * stride_om + d[None, :]
+    tl.store(out + to, acc / total[:, None], mask=here)
 
 
 @triton.jit

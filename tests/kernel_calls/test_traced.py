@@ -47,7 +47,7 @@ def attend(q: Array, k: Array, v: Array) -> Array:
     grid = (triton.cdiv(rows, 16), heads)
     attention[grid](
         q, k, v, out, rows, keys, depth**-0.5, rows * depth, depth, keys * depth, depth,
-        D=depth, M=16, N=32,
+        rows * depth, depth, D=depth, M=16, N=32,
     )  # fmt: skip
     return out
 

@@ -13,7 +13,6 @@ from fuser.base.target import Target
 from fuser.graph.ir import Node, Value
 from fuser.graph.ops.kernel_call import OP, KernelCall
 from fuser.graph.sizes import size_hint
-from fuser.partition.nodes import behind_reshapes
 from fuser.partition.region import Partition, Region
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import delinearise
@@ -44,7 +43,7 @@ def emit(
     arguments = []
     for buffer, number in zip(kernel.buffers, memories, strict=True):
         memory = call.memories[number]
-        value = value_of(node, number)
+        value = value_of(region, node, number)
         buffer.role = "output" if memory.result is not None else "input"
         if memory.result is None and value.constant is not None:
             buffer.role = "constant"
@@ -57,14 +56,17 @@ def flops_of(kernel: Kernel) -> int:
     return count(kernel, size_hint).flops
 
 
-def value_of(node: Node, number: int) -> Value:
+def value_of(region: Region, node: Node, number: int) -> Value:
     """What holds the contents of a memory while the kernel of a node runs."""
     call: KernelCall = node.attrs["call"]
     memory = call.memories[number]
     if memory.result is not None:
         return node.outputs[memory.result]
     assert memory.operand is not None
-    return behind_reshapes(node.inputs[memory.operand])
+    value = node.inputs[memory.operand]
+    while value not in region.inputs and value.node is not None and value.node.op == "reshape":
+        value = value.node.inputs[0]
+    return value
 
 
 def _copy(

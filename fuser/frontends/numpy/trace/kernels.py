@@ -59,7 +59,7 @@ def _record(function: Any, bound: Mapping[str, Any], grid: tuple[int, ...], opti
     types = [value.type for value in operands]
     if not all(grid):
         return
-    call = make_call(function, placed, types, grid, options, function.plain)
+    call = make_call(function, placed, types, grid, options)
     written = [m.result is not None for m in call.memories]
     _check_memory(name, given, written)
     b = current().builder
