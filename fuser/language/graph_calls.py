@@ -23,7 +23,7 @@ from fuser.errors import UnsupportedError, VerifyError
 from fuser.graph.ir import TensorType
 from fuser.graph.ops.kernel_call import KernelCall, Memory, result_types
 from fuser.graph.ops.primitive import Array
-from fuser.graph.sizes import Sizes
+from fuser.graph.sizes import Sizes, size_hint
 from fuser.language.addresses import MEMORY
 from fuser.language.arguments import Arguments, classify
 from fuser.language.compile import (
@@ -46,6 +46,7 @@ from fuser.tilegen.interpret import run
 from fuser.tilegen.ir import Buffer, Kernel
 from fuser.tilegen.text import print_kernel
 from fuser.tilegen.verify import verify
+from fuser.tilegen.work import count
 
 ALIGNED = 16
 """Bytes that arrays on a GPU begin at multiples of."""
@@ -161,6 +162,7 @@ class LanguageCall(KernelCall):
                 operand, operands = operands, operands + 1
             memories.append(Memory(self._name_of(number), type, operand, result))
         self.memories = tuple(memories)
+        self.flops = count(kernel, size_hint).flops
         roles = [(m.type, m.operand, m.result) for m in memories]
         bound = [self._places[leaf].memory for leaf in program.buffers]
         told = f"{self._texts}{self._options}{roles}{bound}"
@@ -185,7 +187,9 @@ class LanguageCall(KernelCall):
         from fuser.language.variants import launch
 
         given = {name: _replaced(value, view) for name, value in self._bound.items()}
-        found = classify(given, self.function.constexprs, self.function.plain, self.function.annotated)
+        found = classify(
+            given, self.function.constexprs, self.function.plain, self.function.annotated
+        )
         launch(self.function.variant(found, self._grid, self._options), found, self._grid)
 
     def evaluate(self, arrays: Sequence[Array]) -> tuple[Array, ...]:

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from math import prod
 
 from fuser.graph.ir import Graph, Node, Value
-from fuser.graph.ops import kernel_call
 from fuser.graph.ops.collective import COLLECTIVES
-from fuser.graph.ops.families import ANCHORS, CREATE, DECODE, REDUCE, SELECTING, VIEW
+from fuser.graph.ops.families import ANCHORS, CREATE, DECODE, KERNEL_CALL, REDUCE, SELECTING, VIEW
 from fuser.graph.ops.registry import PRIMITIVES
 from fuser.graph.sizes import same
 
@@ -17,7 +16,7 @@ __all__ = [
     "behind_reshapes", "handed_over", "is_empty", "is_injective", "is_map", "reduce_axes",
 ]  # fmt: skip
 
-IN_MEMORY = COLLECTIVES | {kernel_call.OP}
+IN_MEMORY = COLLECTIVES | {KERNEL_CALL}
 """Primitives that read memory in row-major order, whatever is in it."""
 
 OPAQUE = frozenset(("sort", "scatter", "cumsum", "host", "append")) | IN_MEMORY

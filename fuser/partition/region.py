@@ -9,9 +9,8 @@ from fuser.base.target import Target
 from fuser.dtypes import BY_NAME, DType
 from fuser.graph.dims import Dim
 from fuser.graph.ir import Graph, Node, Value
-from fuser.graph.ops import kernel_call
 from fuser.graph.ops.collective import COLLECTIVES
-from fuser.graph.ops.families import CONTRACTIONS
+from fuser.graph.ops.families import CONTRACTIONS, KERNEL_CALL
 from fuser.graph.ops.quantised import saved_bytes, spare_bytes
 from fuser.graph.sizes import by_example, same, size_hint
 
@@ -29,7 +28,7 @@ has no program: its result is there once its rows are; "kernel" is one that a us
 KINDS: dict[str, Kind] = {
     "dot_general": "contraction", "conv": "conv", "reduce_window": "window", "gather": "gather",
     "sort": "sort", "scatter": "scatter", "cumsum": "scan", "host": "host",
-    "append": "append", kernel_call.OP: "kernel", **dict.fromkeys(COLLECTIVES, "collective"),
+    "append": "append", KERNEL_CALL: "kernel", **dict.fromkeys(COLLECTIVES, "collective"),
 }  # fmt: skip
 """The kind of a region by the primitive that it is about, where that is no map or reduction."""
 

@@ -3,9 +3,9 @@
     kernel[grid](x, out, n, BLOCK=64)    =>    %r = fuser.kernel_call([%x], [%out], 3)
                                                copy_(%out, %r[0])
 
-Dynamo, torch.export, AOTAutograd and `torch.library.triton_op` see the operator and the copies: what
-a kernel writes is found from the kernel, and PyTorch's own rules say what a write to a tensor means
-to its views, to arguments and to gradients. The number is that of the call in a table of this
+Dynamo, torch.export, AOTAutograd and `torch.library.triton_op` see the operator and the copies:
+what a kernel writes is found from the kernel, and PyTorch's own rules say what a write to a tensor
+means to its views, to arguments and to gradients. The number is that of the call in a table of this
 process: kernel, grid and all numbers of the launch, sizes and strides among them.
 
 An array lies in memory with the strides that the traced tensor has, for the kernel is told them:
@@ -14,10 +14,10 @@ the operator is given tensors whose row-major order is that of the memory, gaps 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -32,6 +32,8 @@ from fuser.frontends.torch.tensors import storage_of
 from fuser.graph.ir import TensorType
 from fuser.graph.ops.kernel_call import result_types
 from fuser.language.graph_calls import InMemory, LanguageCall, make_call
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 _CALLS: list[LanguageCall] = []
 _NUMBERS: dict[str, int] = {}
@@ -262,7 +264,13 @@ def _record(function: Any, bound: Mapping[str, Any], grid: tuple[int, ...], opti
 # Dynamo -------------------------------------------------------------------------------------------
 
 
-@torch._dynamo.assume_constant_result  # type: ignore[misc]
+def _at_once(function: _F) -> _F:
+    """For a function that Dynamo calls while it reads a program: its result is a constant there."""
+    marked: _F = torch._dynamo.assume_constant_result(function)  # type: ignore[no-untyped-call]
+    return marked
+
+
+@_at_once
 def describe(kernel: Any, grids: Any, names: tuple[str, ...], *given: Any) -> Any:
     """(plans, number) of a launch; number -1: nothing is launched. grids: (meta-parameters, grid)
     of each config. given: arguments, ("tensor", number, shape, strides, dtype, device) for tensors;
@@ -294,7 +302,7 @@ def describe(kernel: Any, grids: Any, names: tuple[str, ...], *given: Any) -> An
     return answers[0] if answers else ((), -1)
 
 
-@torch._dynamo.assume_constant_result  # type: ignore[misc]
+@_at_once
 def _configs(kernel: Any) -> Any:
     """Names of the parameters, and the meta-parameters of each config."""
     names: tuple[str, ...] = ()
@@ -330,7 +338,11 @@ class Launcher:
 
     def __call__(self, *args: Any, **named: Any) -> None:
         parameters, configs, defaults = _configs(self.kernel)
-        meta = {**{name: _known(value) for name, value in defaults}, **dict(zip(parameters, args, strict=False)), **named}
+        meta = {
+            **{name: _known(value) for name, value in defaults},
+            **dict(zip(parameters, args, strict=False)),
+            **named,
+        }
         grids = []
         for config in configs:
             chosen = {name: _known(value) for name, value in config}
@@ -386,7 +398,7 @@ def _like(arrays: Sequence[Any], written: Sequence[Any], call: int) -> list[Any]
     device = next(iter((*arrays, *written))).device
     results = iter(written)
     return [
-        torch.empty(memory.type.shape, dtype=next(results).dtype, device=device)
+        torch.empty(memory.type.static_shape, dtype=next(results).dtype, device=device)
         for memory in made.memories
         if memory.result is not None
     ]
@@ -429,7 +441,9 @@ def _launch(arrays: Sequence[Any], written: Sequence[Any], call: int) -> list[An
             memories.append(x.clone() if like is not None and x is arrays[memory.operand] else x)
         else:
             assert like is not None
-            memories.append(torch.empty(memory.type.shape, dtype=like.dtype, device=like.device))
+            memories.append(
+                torch.empty(memory.type.static_shape, dtype=like.dtype, device=like.device)
+            )
 
     def view(place: InMemory) -> Any:
         return memories[place.memory].as_strided(place.shape, place.strides, place.offset)

@@ -21,9 +21,8 @@ from weakref import WeakValueDictionary
 from fuser.base.target import Target
 from fuser.errors import ShapeError
 from fuser.graph.ir import Attrs, TensorType
+from fuser.graph.ops.families import KERNEL_CALL
 from fuser.graph.ops.primitive import Array, Primitive
-
-OP = "kernel_call"
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,7 @@ class KernelCall(ABC):
 
     name: str
     digest: str
+    flops: int
     memories: tuple[Memory, ...]
 
     @abstractmethod
@@ -104,4 +104,4 @@ def _evaluate(arrays: Sequence[Array], attrs: Attrs) -> tuple[Array, ...]:
     return call.evaluate(arrays)
 
 
-PRIMITIVES: tuple[Primitive, ...] = (Primitive(OP, "other", None, _infer, _evaluate),)
+PRIMITIVES: tuple[Primitive, ...] = (Primitive(KERNEL_CALL, "other", None, _infer, _evaluate),)

@@ -20,8 +20,8 @@ from fuser.errors import FuserError
 from fuser.graph.builder import Builder
 from fuser.graph.dims import DimExpr
 from fuser.graph.ir import Graph, Node, Value
-from fuser.graph.ops import kernel_call
 from fuser.graph.ops.collective import COLLECTIVES
+from fuser.graph.ops.families import KERNEL_CALL
 from fuser.graph.ops.primitive import Array
 from fuser.graph.ops.registry import primitive
 from fuser.graph.passes.rewrite import rewrite, uniform
@@ -176,7 +176,7 @@ def _is_static(node: Node, static: dict[Value, int]) -> bool:
     for value in node.inputs:
         if value not in static:
             return False
-    if node.op in COLLECTIVES or node.op == kernel_call.OP:
+    if node.op in COLLECTIVES or node.op == KERNEL_CALL:
         return False  # the ranks may have different constants; a kernel is made to run compiled
     if any(isinstance(d, DimExpr) for value in node.outputs for d in value.type.shape):
         return False

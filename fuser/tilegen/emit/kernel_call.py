@@ -11,24 +11,22 @@ from __future__ import annotations
 
 from fuser.base.target import Target
 from fuser.graph.ir import Node, Value
-from fuser.graph.ops.kernel_call import OP, KernelCall
-from fuser.graph.sizes import size_hint
+from fuser.graph.ops.families import KERNEL_CALL
+from fuser.graph.ops.kernel_call import KernelCall
 from fuser.partition.region import Partition, Region
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import delinearise
 from fuser.tilegen.emit.space import Emission
-from fuser.tilegen.ir import Kernel
 from fuser.tilegen.program import Argument, TileProgram
 from fuser.tilegen.rules import rules_of
 from fuser.tilegen.schedule import Schedule
-from fuser.tilegen.work import count
 
 
 def emit(
     region: Region, partition: Partition, target: Target, schedule: Schedule | None
 ) -> tuple[TileProgram, ...]:
     """The copies of what the kernel changes, and the kernel."""
-    node = next(node for node in region.nodes if node.op == OP)
+    node = next(node for node in region.nodes if node.op == KERNEL_CALL)
     call: KernelCall = node.attrs["call"]
     changed = [m for m in call.memories if m.operand is not None and m.result is not None]
     copies = [
@@ -48,12 +46,7 @@ def emit(
         if memory.result is None and value.constant is not None:
             buffer.role = "constant"
         arguments.append(Argument(buffer, value, kept=memory in changed))
-    return *copies, TileProgram(region, kernel, tuple(arguments), flops_of(kernel))
-
-
-def flops_of(kernel: Kernel) -> int:
-    """Operations of all of its programs."""
-    return count(kernel, size_hint).flops
+    return *copies, TileProgram(region, kernel, tuple(arguments), call.flops)
 
 
 def value_of(region: Region, node: Node, number: int) -> Value:

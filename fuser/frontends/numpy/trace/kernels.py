@@ -16,7 +16,8 @@ from fuser.frontends.numpy.trace.context import Traced, current, is_traced, lift
 from fuser.frontends.numpy.trace.inplace import set_item
 from fuser.graph.dims import DimExpr, as_int
 from fuser.graph.ir import Value
-from fuser.graph.ops.kernel_call import OP, row_major
+from fuser.graph.ops.families import KERNEL_CALL
+from fuser.graph.ops.kernel_call import row_major
 
 
 def _find(values: Sequence[Any]) -> Record | None:
@@ -66,7 +67,7 @@ def _record(function: Any, bound: Mapping[str, Any], grid: tuple[int, ...], opti
     read = [v for v, m in zip(operands, call.memories, strict=True) if m.operand is not None]
 
     def record() -> tuple[Value, ...]:
-        return b.emit_node(OP, *read, call=call).outputs
+        return b.emit_node(KERNEL_CALL, *read, call=call).outputs
 
     results = current().recorder.record(name, read, record, lambda values: values)
     for array, memory in zip(given, call.memories, strict=True):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fuser.frontends.torch.importer.registry import aten
 from fuser.graph.builder import Builder
 from fuser.graph.ir import Value
-from fuser.graph.ops.kernel_call import OP
+from fuser.graph.ops.families import KERNEL_CALL
 
 
 @aten("kernel_call")
@@ -16,4 +16,4 @@ def kernel_call(
 ) -> list[Value]:
     from fuser.frontends.torch.kernels import call_of  # which imports PyTorch
 
-    return list(b.emit_node(OP, *arrays, call=call_of(call)).outputs)
+    return list(b.emit_node(KERNEL_CALL, *arrays, call=call_of(call)).outputs)
