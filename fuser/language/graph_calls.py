@@ -41,9 +41,11 @@ from fuser.language.internal import located
 from fuser.language.jit import KernelFunction
 from fuser.language.stand_ins import Retyped
 from fuser.tilegen.coverage import covers
-from fuser.tilegen.coverage.access import stores_of
+from fuser.tilegen.coverage.access import loads_of, stores_of
+from fuser.tilegen.coverage.count import points_of
 from fuser.tilegen.interpret import run
 from fuser.tilegen.ir import Buffer, Kernel
+from fuser.tilegen.ops import Load
 from fuser.tilegen.text import print_kernel
 from fuser.tilegen.verify import verify
 from fuser.tilegen.work import count
@@ -160,10 +162,11 @@ class LanguageCall(KernelCall):
             kept = result is None or deeds.strip("w") or not _whole(kernel, buffers[number], type)
             if deeds and kept:
                 operand, operands = operands, operands + 1
-            memories.append(Memory(self._name_of(number), type, operand, result))
+            reads = type.size if result is not None else _reads(kernel, buffers.get(number, ()))
+            memories.append(Memory(self._name_of(number), type, operand, result, reads))
         self.memories = tuple(memories)
         self.flops = count(kernel, size_hint).flops
-        roles = [(m.type, m.operand, m.result) for m in memories]
+        roles = [(m.type, m.operand, m.result, m.reads) for m in memories]
         bound = [self._places[leaf].memory for leaf in program.buffers]
         told = f"{self._texts}{self._options}{roles}{bound}"
         self.digest = hashlib.sha256(told.encode()).hexdigest()[:16]
@@ -227,6 +230,15 @@ def _whole(kernel: Kernel, buffers: Sequence[Buffer], type: TensorType) -> bool:
         return False
     stores = [access for access in stores_of(kernel) if access.buffer is buffers[0]]
     return bool(stores) and covers(stores, type.size)
+
+
+def _reads(kernel: Kernel, buffers: Sequence[Buffer]) -> int | None:
+    """How many elements of memory that is only read the loads ask for, None where data decides."""
+    loads = [op for op in kernel.walk() if isinstance(op, Load) and op.view.buffer in buffers]
+    found = [access for buffer in buffers for access in loads_of(kernel, buffer)]
+    if len(found) != len(loads) or not all(access.is_static for access in found):
+        return None
+    return sum(points_of(access) * size_hint(access.repeats) for access in found)
 
 
 def make_call(

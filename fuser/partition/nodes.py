@@ -8,6 +8,7 @@ from math import prod
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.collective import COLLECTIVES
 from fuser.graph.ops.families import ANCHORS, CREATE, DECODE, KERNEL_CALL, REDUCE, SELECTING, VIEW
+from fuser.graph.ops.kernel_call import Memory
 from fuser.graph.ops.registry import PRIMITIVES
 from fuser.graph.sizes import same
 
@@ -25,6 +26,15 @@ OPAQUE = frozenset(("sort", "scatter", "cumsum", "host", "append")) | IN_MEMORY
 _MAPS = frozenset(name for name, record in PRIMITIVES.items() if record.kind == "map")
 
 
+MOST_LOADS = 2
+"""Loads of an element, lanes that a mask cuts off among them, up to which movement is computed
+where a kernel loads its operand."""
+
+
+def _is_read_once(memory: Memory) -> bool:
+    return memory.reads is not None and memory.reads <= MOST_LOADS * memory.type.size
+
+
 _MOVED = VIEW | CREATE - {"constant"}
 
 
@@ -33,8 +43,10 @@ def handed_over(graph: Graph) -> Iterator[Node]:
     it: they read memory in order. A reshape changes nothing there."""
     for node in graph.nodes:
         if node.op in IN_MEMORY:
-            for value in node.inputs:
+            for place, value in enumerate(node.inputs):
                 made, direct = behind_reshapes(value).node, value.node
+                if node.op == KERNEL_CALL and _is_read_once(node.attrs["call"].operand(place)):
+                    continue  # it is computed where it is loaded
                 if made is not None and direct is not None and made.op in _MOVED:
                     yield direct
 

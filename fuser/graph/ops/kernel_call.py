@@ -28,12 +28,19 @@ from fuser.graph.ops.primitive import Array, Primitive
 @dataclass(frozen=True)
 class Memory:
     """Memory that a kernel is given, in row-major order. operand, result: which operand of the node
-    holds what is there before, which result what is there after; None: nobody needs it."""
+    holds what is there before, which result what is there after; None: nobody needs it. reads: how
+    many elements of the operand are read, each as often as it is; None where data decides which."""
 
     name: str
     type: TensorType
     operand: int | None
     result: int | None
+    reads: int | None = None
+
+    @property
+    def is_written_once(self) -> bool:
+        """Whether each element is stored once, and none is read."""
+        return self.result is not None and self.operand is None
 
 
 class KernelCall(ABC):
@@ -52,6 +59,10 @@ class KernelCall(ABC):
     @abstractmethod
     def program(self, target: Target) -> tuple[Any, tuple[int, ...]]:
         """A kernel in Tile IR of its own, and which memory each of its buffers is."""
+
+    def operand(self, index: int) -> Memory:
+        """The memory whose contents an operand is."""
+        return next(memory for memory in self.memories if memory.operand == index)
 
     def remember(self) -> None:
         """Let the text of a graph name it."""
