@@ -12,6 +12,9 @@ maps on the same elements.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Sequence
+
 import numpy as np
 
 from fuser.graph.ir import Node, Value
@@ -19,7 +22,9 @@ from fuser.graph.ops.families import KERNEL_CALL
 from fuser.graph.ops.kernel_call import KernelCall, Memory
 from fuser.partition import positions as at
 from fuser.partition.grouping import Grouping, Misfit
+from fuser.partition.nodes import behind_reshapes
 from fuser.partition.positions import Positions
+from fuser.partition.region import Region
 
 
 def read_by(grouping: Grouping, node: Node, value: Value) -> list[Memory]:
@@ -57,3 +62,31 @@ def result_positions(node: Node) -> dict[Value, Positions]:
             value = node.outputs[memory.result]
             found[value] = np.roll(at.sample(at.count(value)), memory.result + 1)
     return found
+
+
+def share_memory(regions: Sequence[Region], kept: Collection[Value]) -> dict[Value, Value]:
+    """Results that lie where the operand was that a kernel changes: nobody reads that afterwards.
+    Other kernels change a copy. kept: values whose memory is not the plan's own, or is returned."""
+    readers = Counter(value for region in regions for value in region.inputs)
+    written = {value for region in regions for value in region.outputs}
+    found: dict[Value, Value] = {}
+    for region in regions:
+        if region.kind != "kernel":
+            continue
+        node = next(node for node in region.nodes if node.op == KERNEL_CALL)
+        call: KernelCall = node.attrs["call"]
+        shared = []
+        for number, memory in enumerate(call.memories):
+            if memory.operand is None or memory.result is None:
+                continue
+            value = behind_reshapes(node.inputs[memory.operand])
+            inside = [n for n in region.nodes if value in n.inputs]
+            alone = readers[value] == 1 and len(inside) == 1 and inside[0].op in _DIRECT
+            if alone and value in written and value not in kept:
+                found[node.outputs[memory.result]] = value
+                shared.append(number)
+        region.facts["in_place"] = tuple(shared)
+    return found
+
+
+_DIRECT = ("reshape", KERNEL_CALL)

@@ -14,7 +14,7 @@ from fuser.partition.forced import check_names, check_pins, check_separable, unm
 from fuser.partition.gated import find_gates
 from fuser.partition.grouping import Group, Grouping
 from fuser.partition.inline import inline_maps, shed_outputs
-from fuser.partition.kernel_calls import result_positions
+from fuser.partition.kernel_calls import result_positions, share_memory
 from fuser.partition.layout import choose_layouts
 from fuser.partition.nodes import ANCHORS, OPAQUE
 from fuser.partition.options import Options
@@ -84,7 +84,8 @@ def _partition(graph: Graph, target: Target, options: Options) -> Partition:
     layouts = {value: order for value, order in layouts.items() if value not in rooms}
     copies, narrow = choose_copies(regions, set(graph.outputs), layouts, options.operands)
     refused = refusals(grouping, regions)
-    return Partition(graph, regions, refused, layouts, copies, narrow, target, rooms)
+    places = share_memory(regions, {*graph.outputs, *rooms, *copies})
+    return Partition(graph, regions, refused, layouts, copies, narrow, target, rooms, places)
 
 
 def _place_all(grouping: Grouping) -> None:

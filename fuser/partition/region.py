@@ -133,7 +133,8 @@ class Partition:
     stored as NHWC has (0, 2, 3, 1).
     copies: the dtype of the rounded copy that matmuls read, of values that have one; narrow: the
     values that are stored as that copy alone (storage.py). target: what it was cut for.
-    rooms: of the values that lie in the memory of an input (passes/keep_state.py).
+    rooms: of the values that lie in the memory of an input (passes/keep_state.py). places: of the
+    values that lie where another was, which nobody reads afterwards (kernel_calls.py).
     """
 
     graph: Graph
@@ -144,6 +145,13 @@ class Partition:
     narrow: set[Value] = field(default_factory=set)
     target: Target | None = None
     rooms: dict[Value, Room] = field(default_factory=dict)
+    places: dict[Value, Value] = field(default_factory=dict)
+
+    def memory_of(self, value: Value) -> Value:
+        """The value in whose memory one lies: itself, mostly."""
+        while value in self.places:
+            value = self.places[value]
+        return value
 
     def strides(self, value: Value) -> tuple[int, ...]:
         """Strides, in elements, of the value's buffer, per logical axis."""

@@ -80,7 +80,7 @@ def prove_region(programs: Sequence[TileProgram]) -> tuple[Proof, ...]:
         keys = {argument.buffer: _key(argument) for argument in program.arguments}
         for argument in program.arguments:
             empty = same(argument.buffer.size, 0)
-            if argument.buffer.role in ("output", "workspace") and not empty:
+            if argument.buffer.role in ("output", "workspace") and not (empty or argument.kept):
                 wanted.setdefault(keys[argument.buffer], (program, argument))
             if argument.zeroed:
                 zeroed.add(keys[argument.buffer])

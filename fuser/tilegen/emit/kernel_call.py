@@ -1,9 +1,10 @@
 """A kernel that a user wrote, as the program of a region, with what is computed in it beside.
 
 It reads and writes whole arrays in memory, each of them a value of the graph. A result that holds
-what an operand held, where the kernel does not write, is a copy of the operand first:
+what an operand held, where the kernel does not write, lies where the operand was, or is a copy of it
+first:
 
-    program 0    out[i] = x[i]                 for each result with an operand
+    program 0    out[i] = x[i]                 where others read x, too
     program 1    the kernel, on out
 
 An operand that the region computes is computed where the kernel loads it, and maps that follow a
@@ -51,7 +52,7 @@ def emit(
     copies = [
         _copy(region, partition, target, schedule, node.inputs[m.operand or 0],
               node.outputs[m.result or 0])
-        for m in changed
+        for m in changed if call.memories.index(m) not in region.facts.get("in_place", ())
     ]  # fmt: skip
     kernel, memories = call.program(target)
     kernel.name = f"{region.name}_{call.name}"
@@ -122,6 +123,7 @@ class _Inside:
         loaded: dict[Buffer, Value], stored: dict[Buffer, Value],
     ) -> None:  # fmt: skip
         self.region, self.kernel = region, kernel
+        self.origin = next(node.origin for node in region.nodes if node.op == KERNEL_CALL)
         self.loaded, self.stored = loaded, stored
         self.em = Emission(region, partition, target, kernel.schedule)
         self.em.b.kernel = kernel
@@ -167,7 +169,7 @@ class _Inside:
         block = Block()
         self.em.scopes, self.em.extents = [Scope(block)], list(shape)
         self.em.aliases, self.em.positions, self.em._depth = {}, {}, {}
-        self.em.b.block = block
+        self.em.b.block, self.em.b.origin = block, self.origin
         return block
 
     def _computed(self, op: ops.Load) -> Iterator[ir.Op]:
