@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fuser.frontends.numpy.jit import cond, jit, spec, trace, while_loop
     from fuser.frontends.onnx.host_operators import register_host_op
     from fuser.frontends.onnx.hosted import HostedPlan
+    from fuser.frontends.onnx.kernels import register_kernel
     from fuser.frontends.onnx.session import InferenceSession
     from fuser.language.decorators import kernel
     from fuser.pipeline.dynamic import DynamicPlan
@@ -49,6 +50,7 @@ __all__ = [
     "kernel",
     "load",
     "register_host_op",
+    "register_kernel",
     "spec",
     "trace",
     "while_loop",
@@ -69,6 +71,7 @@ _HOMES = {
     "HostedPlan": "fuser.frontends.onnx.hosted",
     "InferenceSession": "fuser.frontends.onnx.session",
     "register_host_op": "fuser.frontends.onnx.host_operators",
+    "register_kernel": "fuser.frontends.onnx.kernels",
     **dict.fromkeys(("cond", "jit", "spec", "trace", "while_loop"), "fuser.frontends.numpy.jit"),
 }
 

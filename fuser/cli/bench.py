@@ -59,6 +59,7 @@ if TYPE_CHECKING:
               help="Exit with 1 if an output differs more from a peer's.")  # fmt: skip
 @options.measure
 @options.fusion
+@options.kernels
 @options.host
 @options.precision
 @options.numerics

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
               help="Keep a symbolic dim open: the plan has kernels for sizes A to B (A..: from A"
               " on).")  # fmt: skip
 @options.fusion
+@options.kernels
 @options.precision
 @options.numerics
 @options.limits

@@ -26,6 +26,7 @@ STAGES = ("graph", "passes", "regions", "tile", "cpu", "gpu-passes", "gpu", "llv
 @options.target
 @options.dim
 @options.fusion
+@options.kernels
 @options.precision
 @options.numerics
 @options.limits

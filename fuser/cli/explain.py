@@ -42,6 +42,7 @@ SCHEMA = 1
               help="Why this kernel has its schedule: a region, a symbol or a node.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")
 @options.fusion
+@options.kernels
 @options.precision
 @options.numerics
 @options.limits

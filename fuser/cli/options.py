@@ -138,6 +138,21 @@ def _talk(context: click.Context, parameter: click.Parameter, count: int) -> int
     return count
 
 
+def _load_kernels(
+    context: click.Context, parameter: click.Parameter, files: tuple[Path, ...]
+) -> tuple[Path, ...]:
+    import runpy
+
+    for number, file in enumerate(files):
+        runpy.run_path(str(file), run_name=f"fuser_kernels_{number}")
+    return files
+
+
+kernels = click.option(
+    "--kernels", multiple=True, metavar="FILE.py", expose_value=False, callback=_load_kernels,
+    is_eager=True, type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Python file that registers kernels for operators (fuser.register_kernel).",
+)  # fmt: skip
 measure = click.option(
     "--measure/--no-measure", default=True, show_default=True,
     help="Also run the plan without fusion, in turns, to tell what fusion saves in time.",

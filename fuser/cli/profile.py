@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else.")
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads; one a core by default.")
 @options.fusion
+@options.kernels
 @options.precision
 @options.numerics
 @options.limits

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 @options.measure
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads; one a core by default.")
 @options.fusion
+@options.kernels
 @options.precision
 @options.numerics
 @options.limits

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 @click.option("--tune", is_flag=True,
               help="Measure schedules of kernels; later compiles use the best.")  # fmt: skip
 @options.fusion
+@options.kernels
 @options.host
 @options.precision
 @options.numerics

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
@@ -258,6 +259,8 @@ def _check_options(
 
 
 def _is_torch(model: Any) -> bool:
+    if "torch" not in sys.modules:
+        return False
     from fuser.frontends.torch.backend import is_torch
 
     return is_torch(model)

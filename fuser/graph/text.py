@@ -28,6 +28,7 @@ from fuser.errors import ParseError, ShapeError
 from fuser.graph.dims import Dim, from_ast
 from fuser.graph.ir import Graph, Node, TensorType, Value
 from fuser.graph.numerics import MODES, Numerics
+from fuser.graph.ops.kernel_call import CALLS
 from fuser.graph.ops.primitive import Array
 from fuser.graph.ops.registry import PRIMITIVES
 
@@ -284,6 +285,10 @@ def _parse_attr(text: str) -> tuple[str, Any]:
     key, _, value = text.partition(" = ")
     if key == "dtype":
         return key, _dtype(value)
+    if key == "call":
+        if value not in CALLS:
+            raise ParseError(f"there is no call {value} of a kernel in this process")
+        return key, CALLS[value]
     node = ast.parse(value, mode="eval").body
     if key in _TEXT_ATTRS or key == "value":
         return key, _literal(node)

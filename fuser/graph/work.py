@@ -8,7 +8,15 @@ from typing import Any, Protocol
 
 from fuser.base.target import Target
 from fuser.dtypes import BY_NAME, DType
-from fuser.graph.ops.families import CONTRACTIONS, CREATE, DECODE, REDUCE, SELECTING, VIEW
+from fuser.graph.ops.families import (
+    CONTRACTIONS,
+    CREATE,
+    DECODE,
+    KERNEL_CALL,
+    REDUCE,
+    SELECTING,
+    VIEW,
+)
 from fuser.graph.sizes import by_example, size_hint
 
 
@@ -25,7 +33,8 @@ class Operation(Protocol):
 def flops(node: Operation) -> int:
     """Operations that a node asks for: two a multiply-add of matmuls and convolutions, one an
     operand element of a reduction, a window's element and a result element of everything else;
-    none of constants, casts and movement (reshape, slice, concat, gather, ...)."""
+    what its code has of a user's kernel, none of constants, casts and movement (reshape, slice,
+    concat, gather, ...)."""
     if node.op in CREATE | VIEW | DECODE | SELECTING or node.op == "cast":
         return 0
     size = int(node.outputs[0].type.size)
@@ -33,6 +42,8 @@ def flops(node: Operation) -> int:
         return 2 * size * int(
             prod(node.inputs[0].shape[axis] for axis in node.attrs["lhs_contract"])
         )  # fmt: skip
+    if node.op == KERNEL_CALL:
+        return int(node.attrs["call"].flops)
     if node.op == "conv":
         return 2 * size * int(prod(node.inputs[1].shape[1:]))
     if node.op == "reduce_window":

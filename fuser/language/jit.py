@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fuser.base import recording
 from fuser.base.config import Config, start_logs
 from fuser.errors import UsageError
 from fuser.language.blocks import Block
@@ -54,6 +55,13 @@ MOST_SMALL = 8
 """Launches too small to choose the extents of blocks by; then the defaults stay."""
 
 
+class Recorded:
+    """What a launch gives that became a part of a graph: nothing was compiled yet."""
+
+
+RECORDED = Recorded()
+
+
 class KernelFunction(Function):
     """A function that can be launched as a kernel, or called by other functions of the language."""
 
@@ -92,6 +100,8 @@ class KernelFunction(Function):
     def __getitem__(self, grid: Grid) -> Callable[..., Any]:
         """The launcher for a grid: 1 to 3 numbers of programs, or a function of the arguments that
         gives them."""
+        if recording.captures is not None and recording.captures():
+            return recording.launcher(self, grid)  # type: ignore[misc]
         return self._steady.bind(grid)
 
     def _watches(self) -> Sequence[Watch] | None:
@@ -112,14 +122,16 @@ class KernelFunction(Function):
         self._steady.clear()
         self.outside = Outside()
 
-    def run(self, *args: Any, grid: Grid, warmup: bool = False, **named: Any) -> Variant | Checked:
+    def run(
+        self, *args: Any, grid: Grid, warmup: bool = False, **named: Any
+    ) -> Variant | Checked | Recorded:
         """Launch. warmup: compile only. Raises LanguageError, UsageError, CheckError and what
         compiling raises."""
         if warmup:
             return self.warmup(*args, grid=grid, **named)
         return self[grid](*args, **named)  # type: ignore[no-any-return]
 
-    def _launch(self, grid: Grid, /, *args: Any, **named: Any) -> Variant | Checked:
+    def _launch(self, grid: Grid, /, *args: Any, **named: Any) -> Variant | Checked | Recorded:
         """What is launched natively is mostly not seen here."""
         if self.outside.reads:
             self.keep_up()
@@ -130,6 +142,9 @@ class KernelFunction(Function):
         from fuser.language.variants import launch
 
         given = dict(named)
+        recorded = self._recorded(grid, args, named)
+        if recorded is not None:
+            return recorded
         bound, options, left = self._settled(grid, args, named)
         found = classify(bound, self.constexprs, self.plain, self.annotated)
         extents = grid_of(grid, bound)
@@ -145,6 +160,15 @@ class KernelFunction(Function):
                 if same and not self._is_open(grid, left):
                     self._steady.remember(args, given, bound, found, self.plain, variant, variant)
         return variant
+
+    def _recorded(self, grid: Grid, args: Sequence[Any], named: dict[str, Any]) -> Recorded | None:
+        """The launch, as one that a trace has recorded, if its arrays are those of a trace."""
+        record = recording.recorder_of((*args, *named.values()))
+        if record is None:
+            return None
+        bound, options = self.bind(args, named)
+        record(self, bound, grid_of(grid, bound), options)
+        return RECORDED
 
     def warmup(self, *args: Any, grid: Grid, **named: Any) -> Variant:
         """Compile for these arguments without a launch."""

@@ -72,7 +72,7 @@ def append_maps(grouping: Grouping) -> None:
         if group.kind != "map":
             continue
         for owner in {o: None for node in group.nodes for o in grouping.producers(node)}:
-            if owner.kind in ("contraction", "conv", "attention", "window"):
+            if owner.kind in ("contraction", "conv", "attention", "window", "kernel"):
                 if _append(grouping, owner, group):
                     break
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fuser.graph.ir import Node, Value
+from fuser.graph.ops.families import KERNEL_CALL
 from fuser.partition import positions as at
 from fuser.partition.dag import ordered
 from fuser.partition.grouping import Group, Grouping
@@ -72,15 +73,16 @@ def _cuts(grouping: Grouping, node: Node) -> bool:
 
 def _injective_owner(grouping: Grouping, node: Node) -> Group | None:
     """The group whose value the node moves without dropping or repeating an element."""
-    current: Node | None = node
-    while current is not None and (current is node or current in grouping.virtual):
-        if not is_injective(current):
+    value = node.output
+    while value.node is not None and (value.node is node or value.node in grouping.virtual):
+        if not is_injective(value.node):
             return None
-        current = current.inputs[0].node
-    if current is None or current.op in OPAQUE or current not in grouping.group_of:
+        value = value.node.inputs[0]
+    made = value.node
+    if made is None or made.op in OPAQUE - {KERNEL_CALL} or made not in grouping.group_of:
         return None
-    owner = grouping.group_of[current]
-    return owner if current.output in owner.positions else None
+    owner = grouping.group_of[made]
+    return owner if value in owner.positions else None
 
 
 def sink_movement(grouping: Grouping) -> None:

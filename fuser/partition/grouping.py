@@ -17,6 +17,7 @@ import numpy as np
 
 from fuser.base.target import Target
 from fuser.graph.ir import Graph, Node, Value
+from fuser.graph.ops.families import KERNEL_CALL
 from fuser.graph.sizes import same_shape
 from fuser.partition import cost
 from fuser.partition import positions as at
@@ -439,6 +440,8 @@ class Grouping:
                     return False
                 continue
             node = current.node
+            if node is not None and node.op == KERNEL_CALL and self.group_of.get(node) is group:
+                return False  # a result that nothing can follow
             if node is None or node not in self.virtual or node.op in CREATE:
                 continue
             if where is None:

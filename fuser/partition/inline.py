@@ -14,9 +14,10 @@ from math import ceil, prod
 
 from fuser.graph.ir import Node, Value
 from fuser.graph.sizes import by_example
+from fuser.graph.ops.families import KERNEL_CALL
 from fuser.graph.units import duration
 from fuser.graph.work import flops, operand_dtype
-from fuser.partition import cost
+from fuser.partition import cost, kernel_calls
 from fuser.partition.grouping import Group, Grouping, Misfit
 from fuser.partition.nodes import ANCHORS, CREATE, OPAQUE, SELECTING, is_map
 from fuser.partition.rows import TANGLED, long_rows
@@ -175,7 +176,10 @@ def _misfit(grouping: Grouping, group: Group) -> Misfit | None:
     for _, user in readers:
         if misfit := grouping.forbidden(group.nodes, grouping.members(user)):
             return misfit
-    if any(user.op in OPAQUE for _, user in readers):
+    for value, user in readers:
+        if user.op == KERNEL_CALL and (misfit := kernel_calls.unreadable(grouping, user, value)):
+            return misfit
+    if any(user.op in OPAQUE and user.op != KERNEL_CALL for _, user in readers):
         return Misfit("opaque", "the reader needs its whole operand in memory")
     if any(grouping.pinned(group.nodes, grouping.members(user)) for _, user in readers):
         return None
@@ -280,6 +284,8 @@ def _inline_seconds(
             penalty = rereads
     elif owner is not None and owner.kind == "attention":
         evaluations = _score_evaluations(grouping, value, owner)
+    elif user.op == KERNEL_CALL:
+        evaluations = kernel_calls.evaluations(grouping, user, value)
     elif user.op == "reduce_window":
         evaluations *= prod(user.attrs["window"])
     elif user.op == "gather" and value in grouping.sources(user.inputs[0]):

@@ -3,7 +3,7 @@
 A convolution reads all channels of a pixel together, so [n, c, h, w] is stored as [n, h, w, c]
 wherever both the writer and the readers are kernels of ours. Maps, pooling and residual sums
 between convolutions follow, so that no kernel only transposes. Model inputs and outputs stay as
-they are given, and what ranks exchange is row-major.
+they are given; what ranks exchange, and what kernels of users are given, is row-major.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from fuser.partition.nodes import is_map
 from fuser.partition.region import Region
 
 FOLLOWING = ("map", "gather", "reduce", "window")
+IN_ORDER = ("collective", "kernel")
+"""Regions that read and write row-major memory."""
 
 
 def channels_last(rank: int) -> tuple[int, ...]:
@@ -24,13 +26,13 @@ def channels_last(rank: int) -> tuple[int, ...]:
 
 def choose_layouts(grouping: Grouping, regions: list[Region]) -> dict[Value, tuple[int, ...]]:
     """The axis order of every value between regions that is not row-major."""
-    exchanged = [region for region in regions if region.kind == "collective"]
+    exchanged = [region for region in regions if region.kind in IN_ORDER]
     fixed = grouping.graph_outputs | {value for region in exchanged for value in region.inputs}
     movable = {
         value
         for region in regions
         for value in region.outputs
-        if value not in fixed and value.type.rank >= 3 and region.kind != "collective"
+        if value not in fixed and value.type.rank >= 3 and region.kind not in IN_ORDER
     }
     chosen: set[Value] = set()
     for region in regions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from fuser.base.target import Target
 from fuser.graph.ir import Graph
+from fuser.graph.ops.families import KERNEL_CALL
 from fuser.partition import finish
 from fuser.partition.attention import seed_attention
 from fuser.partition.cost import without_launches
@@ -13,6 +14,7 @@ from fuser.partition.forced import check_names, check_pins, check_separable, unm
 from fuser.partition.gated import find_gates
 from fuser.partition.grouping import Group, Grouping
 from fuser.partition.inline import inline_maps, shed_outputs
+from fuser.partition.kernel_calls import result_positions, share_memory
 from fuser.partition.layout import choose_layouts
 from fuser.partition.nodes import ANCHORS, OPAQUE
 from fuser.partition.options import Options
@@ -82,7 +84,8 @@ def _partition(graph: Graph, target: Target, options: Options) -> Partition:
     layouts = {value: order for value, order in layouts.items() if value not in rooms}
     copies, narrow = choose_copies(regions, set(graph.outputs), layouts, options.operands)
     refused = refusals(grouping, regions)
-    return Partition(graph, regions, refused, layouts, copies, narrow, target, rooms)
+    places = share_memory(regions, {*graph.outputs, *rooms, *copies})
+    return Partition(graph, regions, refused, layouts, copies, narrow, target, rooms, places)
 
 
 def _place_all(grouping: Grouping) -> None:
@@ -98,7 +101,11 @@ def _place_all(grouping: Grouping) -> None:
         if node in grouping.virtual:
             continue
         if node not in grouping.group_of and (node.op in ANCHORS or node.op in OPAQUE):
-            grouping.seed(node)
+            group = grouping.seed(node)
+            if node.op == KERNEL_CALL:
+                group.positions = result_positions(node)
+                if not options.no_fusion:
+                    grow_epilogue(grouping, group)
         if node.op in ANCHORS and node in grouping.group_of:
             group = grouping.group_of[node]
             if node is group.anchors[-1]:

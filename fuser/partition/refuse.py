@@ -94,7 +94,7 @@ def _reason(
 def _by_kind(producer: Region, consumer: Region) -> Misfit:
     """The general reason for two kinds of region, where no particular one was noted."""
     heavy = ("contraction", "conv", "attention", "window")
-    alone = ("sort", "scatter", "scan", "collective", "host")
+    alone = ("sort", "scatter", "scan", "collective", "host", "kernel")
     if consumer.kind in alone or producer.kind in alone:
         return Misfit("opaque", f"{producer.kind} and {consumer.kind} regions run alone")
     if consumer.kind in heavy and producer.kind in heavy:

@@ -10,7 +10,7 @@ from fuser.dtypes import BY_NAME, DType
 from fuser.graph.dims import Dim
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.collective import COLLECTIVES
-from fuser.graph.ops.families import CONTRACTIONS
+from fuser.graph.ops.families import CONTRACTIONS, KERNEL_CALL
 from fuser.graph.ops.quantised import saved_bytes, spare_bytes
 from fuser.graph.sizes import by_example, same, size_hint
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 Kind = Literal[
     "map", "reduce", "contraction", "conv", "attention", "window", "gather",
-    "sort", "scatter", "scan", "collective", "host", "append",
+    "sort", "scatter", "scan", "collective", "host", "append", "kernel",
 ]  # fmt: skip
 """What the emitter builds. "contraction" is dot_general (one or several on one lhs) with prologue
 and epilogue; "reduce" keeps rows on chip; "map" covers pure movement and elementwise code; "append"
-has no program: its result is there once its rows are."""
+has no program: its result is there once its rows are; "kernel" is one that a user wrote."""
 
 KINDS: dict[str, Kind] = {
     "dot_general": "contraction", "conv": "conv", "reduce_window": "window", "gather": "gather",
     "sort": "sort", "scatter": "scatter", "cumsum": "scan", "host": "host",
-    "append": "append", **dict.fromkeys(COLLECTIVES, "collective"),
+    "append": "append", KERNEL_CALL: "kernel", **dict.fromkeys(COLLECTIVES, "collective"),
 }  # fmt: skip
 """The kind of a region by the primitive that it is about, where that is no map or reduction."""
 
@@ -133,7 +133,8 @@ class Partition:
     stored as NHWC has (0, 2, 3, 1).
     copies: the dtype of the rounded copy that matmuls read, of values that have one; narrow: the
     values that are stored as that copy alone (storage.py). target: what it was cut for.
-    rooms: of the values that lie in the memory of an input (passes/keep_state.py).
+    rooms: of the values that lie in the memory of an input (passes/keep_state.py). places: of the
+    values that lie where another was, which nobody reads afterwards (kernel_calls.py).
     """
 
     graph: Graph
@@ -144,6 +145,13 @@ class Partition:
     narrow: set[Value] = field(default_factory=set)
     target: Target | None = None
     rooms: dict[Value, Room] = field(default_factory=dict)
+    places: dict[Value, Value] = field(default_factory=dict)
+
+    def memory_of(self, value: Value) -> Value:
+        """The value in whose memory one lies: itself, mostly."""
+        while value in self.places:
+            value = self.places[value]
+        return value
 
     def strides(self, value: Value) -> tuple[int, ...]:
         """Strides, in elements, of the value's buffer, per logical axis."""

@@ -168,6 +168,8 @@ def bind_kernels(
         zeroed: list[Hashable] = []
         for argument in program.arguments:
             value, key = argument.value, _key(program, argument)
+            if value in cut.places:
+                key = cut.memory_of(value)
             if value in cut.rooms:
                 key = cut.rooms[value].state
             if value is not None and value.constant is not None:
@@ -208,7 +210,7 @@ def bind_kernels(
             for value in cut.graph.inputs
         ),
         tuple(
-            (value, _spec(value, label))
+            (cut.memory_of(value), _spec(value, label))
             for value, label in zip(cut.graph.outputs, cut.graph.output_names, strict=True)
             if value not in cut.rooms
         ),

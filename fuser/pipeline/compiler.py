@@ -14,6 +14,7 @@ from fuser.base.config import Config, start_logs, within
 from fuser.base.limits import check_bytes, current
 from fuser.dtypes import DType
 from fuser.graph.ir import Graph
+from fuser.graph.ops.families import KERNEL_CALL
 from fuser.partition import partition
 from fuser.partition.region import Partition
 from fuser.pipeline.compiled import compile_kernels
@@ -143,7 +144,8 @@ def _compiled(
         "%s: %d kernels for %d operators in %.2f s, %d kernels from the cache",
         label, len(program.launches), len(nodes_before(cut.graph)), seconds, compiled.cache_hits,
     )  # fmt: skip
-    if keep is not None:
+    if keep is not None and not any(node.op == KERNEL_CALL for node in cut.graph.nodes):
+        # the file does not say what a kernel of the caller is
         sources = {id(bound.constants[key]): source for key, source in bound.sources.items()}
         keep(program, sources, report, hints)
     return program, report, hints

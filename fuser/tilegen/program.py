@@ -158,7 +158,8 @@ class Argument:
     """What a kernel buffer holds: a graph value (packed, if it is a constant), or workspace.
 
     A workspace (value None) is `buffer.size` elements that live only between the programs of one
-    region; programs of a region that share a workspace use the same `workspace` number.
+    region; programs of a region that share a workspace use the same `workspace` number. kept: the
+    program changes what one before it wrote throughout.
     """
 
     buffer: Buffer
@@ -167,6 +168,7 @@ class Argument:
     workspace: int = 0
     zeroed: bool = False
     part: Part | None = None
+    kept: bool = False
 
 
 @dataclass(eq=False)

@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fuser.base import recording
 from fuser.language.aggregates import Aggregate
 from fuser.language.jit import COMPILED_FOR, OPTIONS, KernelFunction, grid_of
 from fuser.language.tensors import Constexpr
@@ -67,6 +68,8 @@ class KernelInterface:
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
         """The launcher for a grid: 1 to 3 numbers of programs, or a function of the arguments that
         gives them."""
+        if recording.captures is not None and recording.captures():
+            return recording.launcher(self, grid)  # type: ignore[misc]
         return lambda *args, **named: self.run(*args, grid=grid, warmup=False, **named)
 
 
@@ -230,7 +233,7 @@ class JITFunction(KernelInterface, KernelFunction):
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
         """The launcher for a grid: 1 to 3 numbers of programs, or a function of the arguments that
         gives them."""
-        return self._steady.bind(grid)
+        return KernelFunction.__getitem__(self, grid)
 
     def _launch(self, grid: Any, /, *args: Any, **named: Any) -> Any:
         """What is launched natively is mostly not seen here."""
@@ -281,6 +284,9 @@ class JITFunction(KernelInterface, KernelFunction):
         for hook in self.pre_run_hooks if gathered is None else ():
             hook(*args, **named)
         self.outside.check(self.fn.__name__)
+        recorded = None if warmup else self._recorded(grid, args, dict(named))
+        if recorded is not None:
+            return recorded
         bound, options = self.bind(args, dict(named))
         self._check_parameters()
         found = classify(bound, self.constexprs, self.plain, self.annotated)

@@ -17,6 +17,7 @@ before costs the same however many parameters there are (`steady.py`).
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -37,6 +38,9 @@ from fuser.frontends.torch.split import Part, split
 from fuser.frontends.torch.views import lift_views
 from fuser.frontends.torch.writes import check_writes
 
+if "torch" in sys.modules:  # Dynamo reads a program before it calls the back end
+    from fuser.frontends.torch import kernels  # noqa: F401  their launches are recorded
+
 _log = logging.getLogger("fuser.compile")
 
 
@@ -51,6 +55,8 @@ def compile_torch(
     model: Any, example_inputs: Sequence[Any] | None, options: Options
 ) -> CompiledProgram | CompiledModule:
     """Compile a PyTorch model; with example inputs, at once for their shapes."""
+    from fuser.frontends.torch import kernels  # noqa: F401  their launches are recorded
+
     compiled: CompiledProgram | CompiledModule
     if hasattr(model, "graph_signature"):
         compiled = CompiledProgram(model, options)
@@ -76,6 +82,7 @@ def backend(
     """
     import torch
 
+    from fuser.frontends.torch import kernels  # noqa: F401  their launches are recorded
     from fuser.frontends.torch.decompositions import replace_calls
 
     check_keywords("the backend fuser", options or (), [item.name for item in fields(Options)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -27,6 +27,21 @@ def exported_decompositions() -> dict[Any, Callable[..., Any]]:
     import torch
 
     return _changed(dict(torch.export.default_decompositions()))
+
+
+def triton_ops(nodes: Iterable[Any]) -> dict[Any, Callable[..., Any]]:
+    """What operators of `torch.library.triton_op` among these nodes are made of: an exported
+    program has them whole."""
+    from torch._library.custom_ops import OPDEFS
+    from torch._library.triton import triton_ops_to_kernels
+    from torch._subclasses.functional_tensor import dispatch_functionalize
+
+    found = {}
+    for node in nodes:
+        name = getattr(node.target, "_name", "")
+        if name in triton_ops_to_kernels and name in OPDEFS:
+            found[node.target] = dispatch_functionalize(OPDEFS[name]._abstract_fn)
+    return found
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fuser.errors import FeedError, UnsupportedError, UsageError
-from fuser.frontends.torch.decompositions import exported_decompositions
+from fuser.frontends.torch.decompositions import exported_decompositions, triton_ops
 from fuser.frontends.torch.importer.registry import dtype_of
 from fuser.frontends.torch.program import FxProgram, Options
 from fuser.frontends.torch.saved import Record, save
@@ -34,7 +34,8 @@ class CompiledProgram:
 
         check_writes(exported.graph_module)
         shapes = _result_shapes(exported)
-        self._exported = exported = exported.run_decompositions(exported_decompositions())
+        table = {**exported_decompositions(), **triton_ops(exported.graph.nodes)}
+        self._exported = exported = exported.run_decompositions(table)
         if _result_shapes(exported) != shapes:
             raise UnsupportedError(
                 "PyTorch takes this program apart into one with results of other shapes: "

@@ -15,3 +15,4 @@ SELECTING = frozenset(("concat", "pad", "gather"))
 REDUCE = frozenset(("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "argmax", "argmin"))
 ANCHORS = frozenset(("dot_general", "conv", "reduce_window"))
 CONTRACTIONS = ("dot_general", "conv")
+KERNEL_CALL = "kernel_call"

@@ -12,6 +12,7 @@ from fuser.graph.ops import (
     creation,
     elementwise,
     indexing,
+    kernel_call,
     movement,
     quantised,
     reduction,
@@ -20,6 +21,7 @@ from fuser.graph.ops.primitive import Primitive
 
 FAMILIES = (
     creation, elementwise, reduction, contraction, indexing, movement, quantised, collective,
+    kernel_call,
 )  # fmt: skip
 PRIMITIVES: dict[str, Primitive] = {
     primitive.name: primitive for family in FAMILIES for primitive in family.PRIMITIVES

@@ -21,6 +21,7 @@ from fuser.graph.builder import Builder
 from fuser.graph.dims import DimExpr
 from fuser.graph.ir import Graph, Node, Value
 from fuser.graph.ops.collective import COLLECTIVES
+from fuser.graph.ops.families import KERNEL_CALL
 from fuser.graph.ops.primitive import Array
 from fuser.graph.ops.registry import primitive
 from fuser.graph.passes.rewrite import rewrite, uniform
@@ -175,8 +176,8 @@ def _is_static(node: Node, static: dict[Value, int]) -> bool:
     for value in node.inputs:
         if value not in static:
             return False
-    if node.op in COLLECTIVES:
-        return False  # the ranks may have different constants
+    if node.op in COLLECTIVES or node.op == KERNEL_CALL:
+        return False  # the ranks may have different constants; a kernel is made to run compiled
     if any(isinstance(d, DimExpr) for value in node.outputs for d in value.type.shape):
         return False
     return node.op != "dims" or not any(isinstance(d, DimExpr) for d in node.attrs["values"])

@@ -30,6 +30,7 @@ import numpy as np
 from fuser.errors import VerifyError
 from fuser.graph.ir import Value
 from fuser.graph.sizes import by_example, same, size_hint
+from fuser.tilegen import ops
 from fuser.tilegen.coverage.access import Access, loads_of, stores_of
 from fuser.tilegen.coverage.box import Box, box_of, tile_exactly
 from fuser.tilegen.coverage.count import MOST_POINTS, addresses, count, points_of
@@ -79,11 +80,14 @@ def prove_region(programs: Sequence[TileProgram]) -> tuple[Proof, ...]:
         keys = {argument.buffer: _key(argument) for argument in program.arguments}
         for argument in program.arguments:
             empty = same(argument.buffer.size, 0)
-            if argument.buffer.role in ("output", "workspace") and not empty:
+            if argument.buffer.role in ("output", "workspace") and not (empty or argument.kept):
                 wanted.setdefault(keys[argument.buffer], (program, argument))
             if argument.zeroed:
                 zeroed.add(keys[argument.buffer])
+        added = {a.buffer for a in program.arguments if a.kept}
         for store in stores_of(program.kernel):
+            if store.buffer in added:
+                continue  # over what a program in front wrote throughout
             written.setdefault(keys[store.buffer], []).append(store)
             last[keys[store.buffer]] = program
     proofs = []
@@ -161,6 +165,26 @@ def prove_whole(stores: Sequence[Access], size: int | None = None) -> Method:
     if len(boxes) == len(stores) and tile_exactly(boxes, size):
         return "algebra"
     return _counted(stores, size)
+
+
+@by_example
+def covers(stores: Sequence[Access], size: int) -> bool:
+    """Whether it is certain that the stores write each of the first `size` elements exactly once,
+    whatever data holds, and none beyond."""
+    for access in stores:
+        masked = isinstance(access.op, ops.Store) and access.op.mask is not None
+        if masked or not access.is_static or not isinstance(access.op, ops.Store):
+            return False
+    boxes = [box_of(access) for access in stores]
+    known = [box for box in boxes if box is not None]
+    if len(known) == len(boxes) and tile_exactly(known, size):
+        return True
+    if max(size, sum(map(points_of, stores))) > MOST_POINTS:
+        return False
+    try:
+        return bool((count(stores, size) == 1).all())
+    except VerifyError:
+        return False
 
 
 @by_example
@@ -260,4 +284,13 @@ def _is_appended(value: Value, known: set[Value]) -> bool:
     return node is not None and node.op == "append" and known.issuperset(node.inputs)
 
 
-__all__ = ["Method", "Proof", "prove", "prove_order", "prove_reads", "prove_region", "prove_whole"]
+__all__ = [
+    "Method",
+    "Proof",
+    "covers",
+    "prove",
+    "prove_order",
+    "prove_reads",
+    "prove_region",
+    "prove_whole",
+]

@@ -19,6 +19,7 @@ from fuser.tilegen.emit import (
     attention,
     contraction,
     conv,
+    kernel_call,
     map,
     primitives,
     reduce,
@@ -48,6 +49,8 @@ def emit(
         return ()
     if region.kind == "host":
         raise LoweringError(f"no tile program for {sorted(ops)}", where=region.name)
+    if region.kind == "kernel":
+        return kernel_call.emit(region, partition, target, schedule)
     if "sort" in ops:
         return sort.emit(region, partition, target, schedule)
     if any(node.op == "scatter" and scatter.is_large(node) for node in region.nodes):

@@ -25,6 +25,7 @@ import numpy as np
 from fuser.dtypes import DType
 from fuser.graph.dims import DimExpr
 from fuser.graph.ir import Node, TensorType, Value
+from fuser.graph.ops.kernel_call import KernelCall
 from fuser.partition.region import Partition, Region
 from fuser.tilegen.emit.constants import Answers, Question
 from fuser.tilegen.program import TileProgram
@@ -200,6 +201,8 @@ def form_of(item: Any) -> Hashable:
         return kind.__name__, repr(item)
     elif isinstance(item, DimExpr):
         return "dim", id(item)
+    elif isinstance(item, KernelCall):
+        return "call", item.digest
     elif dataclasses.is_dataclass(item) and not isinstance(item, type):
         names = [field.name for field in dataclasses.fields(item)]
         return kind.__name__, tuple(form_of(getattr(item, name)) for name in names)

@@ -18,6 +18,7 @@ from fuser.frontends.numpy.trace.stages import Loop
 from fuser.graph.builder import Builder
 from fuser.graph.dims import DimExpr
 from fuser.graph.ir import Graph, Value
+from fuser.graph.ops.kernel_call import row_major
 from fuser.graph.sources import Recorder
 
 Scalar = bool | int | float
@@ -79,6 +80,11 @@ class Traced:
     @property
     def nbytes(self) -> int:
         return self.value.type.bytes
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """In bytes: kernels find traced arrays in row-major order, whatever they are views of."""
+        return tuple(step * self.itemsize for step in row_major(self.shape))
 
     @property
     def device(self) -> str:

@@ -10,7 +10,10 @@ import numpy as np
 
 from fuser.dtypes import from_numpy
 from fuser.errors import TraceError
-from fuser.frontends.numpy.trace import conversions  # noqa: F401  while a function is recorded
+from fuser.frontends.numpy.trace import (  # noqa: F401  while a function is recorded
+    conversions,
+    kernels,
+)
 from fuser.frontends.numpy.trace.array import TracedArray
 from fuser.frontends.numpy.trace.context import Check, Trace, Traced, current, lift, tracing
 from fuser.frontends.numpy.trace.lines import user_errors

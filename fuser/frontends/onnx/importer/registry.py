@@ -125,6 +125,11 @@ def onnx_op(*op_types: str, since: int = 1, domain: str = "") -> Callable[[Handl
     return register
 
 
+def set_handler(domain: str, op_type: str, handler: Handler) -> None:
+    """Register a handler for all versions of an operator, in the place of others."""
+    _HANDLERS[domain, op_type] = [(0, handler)]
+
+
 def find_handler(domain: str, op_type: str, opset: int) -> Handler | None:
     """The handler of the newest version that opset reaches."""
     found = None

@@ -19,6 +19,7 @@ from fuser.frontends.torch.importer import (  # noqa: F401  the handlers registe
     creation,
     elementwise,
     indexing,
+    kernels,
     movement,
     normalization,
     pooling,
