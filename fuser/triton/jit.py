@@ -353,6 +353,7 @@ class JITFunction(KernelInterface, KernelFunction):
         self, found: Arguments, extents: Sequence[int], options: Options, warmup: bool
     ) -> CompiledKernel | None:
         cache = self.device_caches[driver.active.get_current_device()][0]
+        before = sum(map(len, self.variants.values()))
         hook = knobs.runtime.jit_cache_hook
         variant = self.variant(found, extents, options)
         known: dict[Any, CompiledKernel] = vars(variant).setdefault("triton", {})
@@ -361,6 +362,7 @@ class JITFunction(KernelInterface, KernelFunction):
         if made is None:
             made = CompiledKernel(self, variant, options, driver.active.get_current_target())
             known[asked] = made
+        if sum(map(len, self.variants.values())) != before:
             key = _cache_key(found, options)
             cache[key] = made
             told = self._facts(found, options, warmup, key)

@@ -206,16 +206,12 @@ class _Inside:
         yield from block.ops
 
 
-def _places(
-    view: ir.View, indices: Sequence[Index], value: Value
-) -> tuple[Coords, list[Guard]]:
+def _places(view: ir.View, indices: Sequence[Index], value: Value) -> tuple[Coords, list[Guard]]:
     """The coordinates of an access in the value that a buffer holds, and the bounds of the view.
 
     Dims of the view that are dims of the value keep their indices; else the place in memory is
     taken apart."""
-    guards = [
-        (at, size) for at, size in zip(indices, view.shape, strict=True) if size < UNBOUNDED
-    ]
+    guards = [(at, size) for at, size in zip(indices, view.shape, strict=True) if size < UNBOUNDED]
     shape = value.shape
     steps, step = [], 1
     for extent in reversed(shape):
@@ -233,11 +229,11 @@ def _places(
     direct = True
     for at, stride, size in zip(indices, view.strides, view.shape, strict=True):
         total = total + at * stride
-        axis = known.get(stride)
-        if axis is None or size > shape[axis]:
+        own = known.get(stride)
+        if own is None or size > shape[own]:
             direct = False
         else:
-            coords[axis] = coords[axis] + at
+            coords[own] = coords[own] + at
     if direct and all(at.range[0] >= 0 for at in indices):
         return tuple(coords), guards
     return delinearise(total, shape), guards
