@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fuser.backend.module import CompiledKernel
 from fuser.backend.symbols import named, readable
-from fuser.backend.workers import CompileJob, compile_all, compile_each
+from fuser.backend.workers import CompileJob, compile_all, compile_each, start
 from fuser.base.config import Config
 from fuser.base.target import Target
 from fuser.errors import FuserError, UsageError
@@ -179,6 +179,7 @@ class _Compiling:
     @contextlib.contextmanager
     def walk(self) -> Iterator[CompileJob]:
         """Walk over the source, and run the passes. In the block its sizes are active."""
+        start(self.target)  # the compiler is loaded there meanwhile
         function, found, grid, _ = self.wanted
         with Sizes({}) as sizes:
             program = trace(function, found.classes, found.leaves, grid, self.options, sizes)

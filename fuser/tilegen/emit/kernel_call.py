@@ -1,8 +1,8 @@
 """A kernel that a user wrote, as the program of a region, with what is computed in it beside.
 
 It reads and writes whole arrays in memory, each of them a value of the graph. A result that holds
-what an operand held, where the kernel does not write, lies where the operand was, or is a copy of it
-first:
+what an operand held, where the kernel does not write, lies where the operand was, or is a copy of
+it first:
 
     program 0    out[i] = x[i]                 where others read x, too
     program 1    the kernel, on out
