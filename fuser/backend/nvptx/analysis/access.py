@@ -30,7 +30,8 @@ class Access:
 
     linear: element offset in the buffer. bounds: (index, size) pairs that need a check at run time.
     order: tile axes from the one nearest in memory to the farthest. width: elements of one vector
-    access along order[0]. mask: a bool tile of the shape; where it is false, nothing is touched.
+    access along order[0]; ragged: of a longer one, where bounds may end within it, 0 if there is
+    none. mask: a bool tile of the shape; where it is false, nothing is touched.
     """
 
     view: View
@@ -40,6 +41,12 @@ class Access:
     order: tuple[int, ...]
     width: int
     mask: Value | None = None
+    ragged: int = 0
+
+    @property
+    def vector(self) -> int:
+        """Elements of the longest vector access."""
+        return self.ragged or self.width
 
     @property
     def axis(self) -> int:
@@ -87,20 +94,34 @@ def access_of(op: Load | Store | AtomicAdd | Atomic, uniform: MaskUniform | None
             while widths[axis] > 1 and not (uniform and uniform(mask, axis, widths[axis])):
                 widths[axis] //= 2
     order = sorted(range(rank), key=lambda axis: (-widths[axis], strides[axis], -axis))
-    return Access(view, shape, linear, bounds, tuple(order), widths[order[0]], mask)
+    axis = order[0]
+    width, ragged = widths[axis], 0
+    if mask is None and width * view.dtype.bytes < VECTOR_BYTES:
+        ragged = _width(linear, bounds, axis, shape[axis], widest, _ends_within)
+    ragged = ragged if ragged > width else 0
+    return Access(view, shape, linear, bounds, tuple(order), width, mask, ragged)
 
 
 def _width(
-    linear: Index, bounds: tuple[tuple[Index, int], ...], axis: int, extent: int, widest: int
-) -> int:
+    linear: Index, bounds: tuple[tuple[Index, int], ...], axis: int, extent: int, widest: int,
+    allowed: Callable[[Index, int, int, int], bool] | None = None,
+) -> int:  # fmt: skip
+    """Elements of the longest aligned vector along an axis. allowed: bounds that it may have."""
+    allowed = allowed or _uniform
     width = widest
     while width > 1:
         fits = extent % width == 0 and same(step_of(linear, axis, width), 1)
         if fits and multiple_of(linear, axis, width) % width == 0:
-            if all(_uniform(at, size, axis, width) for at, size in bounds):
+            if all(allowed(at, size, axis, width) for at, size in bounds):
                 return width
         width //= 2
     return 1
+
+
+def _ends_within(at: Index, size: int, axis: int, width: int) -> bool:
+    """Whether a bounds check that holds at both ends of a vector holds in all of it."""
+    step = step_of(at, axis, width)
+    return same(step, 0) or same(step, 1)
 
 
 def _uniform(at: Index, size: int, axis: int, width: int) -> bool:

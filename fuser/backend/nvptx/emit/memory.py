@@ -97,17 +97,28 @@ class Pointers:
 def load(code: Code, op: ops.Load) -> None:
     """Read vectors, one branch for all that have one condition."""
     access, result, emitter = op.at.access, op.tile, code.emitter
-    dtype, layout = access.view.dtype, result.layout
-    indexer = code.indexer(layout, op.at.scope)
-    pointers = Pointers(code, op.at, indexer)
-    guard = Guard(code, op.at, layout, indexer)
+    layout = result.layout
     single = only_once(code, layout) if op.once else None
     if op.where is not None:
         single = emitter.both(op.where, single)
+    firsts = alike_registers(access, layout)
+    whole = None
+    if _is_ragged(access, layout) and firsts == [*range(len(firsts))]:
+        whole = _all_whole(code, op.at, layout, single)
+    regs = _load_ragged(code, op, single, whole) if whole else _load_vectors(code, op, single)
+    result.assign(regs[first] for first in firsts)
+
+
+def _load_vectors(code: Code, op: ops.Load, single: Operand | None) -> list[str]:
+    """The registers of a load whose vectors are inside or outside as a whole."""
+    access, layout, emitter = op.at.access, op.tile.layout, code.emitter
+    indexer = code.indexer(layout, op.at.scope)
+    pointers = Pointers(code, op.at, indexer)
+    guard = Guard(code, op.at, layout, indexer)
     width = _width(access, layout)
     regs = [""] * len(layout.regs)
     guarded: dict[Operand, list[tuple[str, list[int]]]] = {}
-    fill = literal(op.pad or 0, dtype)
+    fill = literal(op.pad or 0, access.view.dtype)
     firsts = alike_registers(access, layout)
     for offset, members in vectors(layout, access.axis if access.order else 0, width):
         if firsts[members[0]] != members[0]:
@@ -128,7 +139,72 @@ def load(code: Code, op: ops.Load) -> None:
         for (_, members), names in zip(group, loaded, strict=True):
             for member, name in zip(members, names, strict=True):
                 regs[member] = name
-    result.assign(regs[first] for first in firsts)
+    return regs
+
+
+def _is_ragged(access: Access, layout: Layout) -> bool:
+    """Whether vectors longer than those that are inside or outside as a whole suit a layout."""
+    return bool(access.ragged) and layout.vector(access.axis) % access.ragged == 0
+
+
+def _all_whole(code: Code, at: Place, layout: Layout, single: Operand | None) -> Operand | None:
+    """The condition that all elements of a thread may be touched; None where that says nothing."""
+    guard = Guard(code, at, layout, code.indexer(layout, at.scope))
+    whole = single
+    for _, members in vectors(layout, at.access.axis, at.access.ragged):
+        for member in (members[0], members[-1]):
+            whole = code.emitter.both(whole, guard.at(layout.regs[member]))
+    return whole if isinstance(whole, str) else None
+
+
+def _load_ragged(code: Code, op: ops.Load, single: Operand | None, whole: Operand) -> list[str]:
+    """The registers of a load: long vectors where all of a thread's are whole, else short ones."""
+    access, layout, emitter = op.at.access, op.tile.layout, code.emitter
+    dtype = access.view.dtype
+    pointers = Pointers(code, op.at, code.indexer(layout, op.at.scope))
+    runs = [
+        (pointers.at(offset), members)
+        for offset, members in vectors(layout, access.axis, access.ragged)
+    ]
+    in_words = access.ragged * dtype.bytes >= 4 > dtype.bytes
+    long, short, done = (emitter.block(name) for name in ("whole", "ragged", "loaded"))
+    emitter.branch(whole, long, short)
+    emitter.enter(long)
+    read = _load_words if in_words else _load
+    ours = [read(code, op, pointer, access.ragged) for pointer, _ in runs]
+    emitter.jump(done)
+    emitter.enter(short)
+    regs = _load_vectors(code, op, single)
+    theirs = [[regs[member] for member in members] for _, members in runs]
+    if in_words:
+        theirs = [_words_of(code, names, dtype) for names in theirs]
+    end = emitter.at
+    emitter.jump(done)
+    emitter.enter(done)
+    type = "i32" if in_words else dtype.llvm
+    ends = [
+        [
+            emitter.value(f"phi {type} [ {name}, %{long.label} ], [ {other}, %{end.label} ]")
+            for name, other in zip(names, others, strict=True)
+        ]
+        for names, others in zip(ours, theirs, strict=True)
+    ]
+    for (_, members), names in zip(runs, ends, strict=True):
+        if in_words:
+            names = [item for word in names for item in _of_word(code, word, dtype)]
+        for member, name in zip(members, names, strict=True):
+            regs[member] = name
+    return regs
+
+
+def _words_of(code: Code, names: list[str], dtype: DType) -> list[str]:
+    """Short elements as 32-bit words."""
+    count = 4 // dtype.bytes
+    type = f"<{count} x {memory_type(dtype)}>"
+    groups = (names[at : at + count] for at in range(0, len(names), count))
+    return [
+        code.emitter.value(f"bitcast {type} {pack(code, group, dtype)} to i32") for group in groups
+    ]
 
 
 class Guard:
@@ -272,17 +348,38 @@ def to_memory(code: Writes, name: str, dtype: DType) -> str:
 
 def store(code: Code, op: ops.Store) -> None:
     """Write vectors, one branch for all that have one condition."""
+    emitter, layout = code.emitter, op.value.layout
+    single = only_once(code, layout) if op.once else None
+    whole = None
+    if _is_ragged(op.at.access, layout):
+        whole = _all_whole(code, op.at, layout, single)
+    if whole is None:
+        _store_vectors(code, op, single)
+        return
+    long, short, done = (emitter.block(name) for name in ("whole", "ragged", "stored"))
+    emitter.branch(whole, long, short)
+    emitter.enter(long)
+    _store_vectors(code, op, single, op.at.access.ragged)
+    emitter.jump(done)
+    emitter.enter(short)
+    _store_vectors(code, op, single)
+    emitter.jump(done)
+    emitter.enter(done)
+
+
+def _store_vectors(code: Code, op: ops.Store, single: Operand | None, whole: int = 0) -> None:
+    """Write vectors that are inside or outside as a whole. whole: elements of those that are surely
+    inside."""
     emitter, tile, access = code.emitter, op.value, op.at.access
     layout, dtype = tile.layout, tile.dtype
     indexer = code.indexer(layout, op.at.scope)
     pointers = Pointers(code, op.at, indexer)
     guard = Guard(code, op.at, layout, indexer)
-    single = only_once(code, layout) if op.once else None
-    width = _width(access, layout)
+    width = whole or _width(access, layout)
     type = memory_type(dtype) if width == 1 else f"<{width} x {memory_type(dtype)}>"
     guarded: dict[Operand | None, list[tuple[str, list[int]]]] = {}
     for offset, members in vectors(layout, access.axis if access.order else 0, width):
-        condition = emitter.both(single, guard.at(offset))
+        condition = None if whole else emitter.both(single, guard.at(offset))
         if condition == 0:
             continue
         guarded.setdefault(condition, []).append((pointers.at(offset), members))

@@ -250,12 +250,21 @@ class _Parser(Parser):
         buffer = self.buffer_of(token.text[1:])
         if self.next.text != "[":
             return buffer
-        given = {"bounds": (), "order": (), "width": 1, "mask": None, **PLACE.read(self)}
+        given = {
+            "bounds": (),
+            "order": (),
+            "width": 1,
+            "ragged": 0,
+            "mask": None,
+            **PLACE.read(self),
+        }
         flags = {name: name in given for name in ("long", "long_bounds")}
         shape = given["shape"]
         at, tests = self.built((given["linear"], given["bounds"]), shape)
         view = View(buffer.name, buffer, (buffer.size,), (1,))
-        access = Access(view, shape, at, tests, given["order"], given["width"])
+        access = Access(
+            view, shape, at, tests, given["order"], given["width"], ragged=given["ragged"]
+        )
         return Place(access, self.scope([at, *(test for test, _ in tests)]), given["mask"], **flags)
 
     def tests(self) -> tuple[tuple[Later, int], ...]:

@@ -52,6 +52,7 @@ TYPE = Form("{dtype:dtype}[{shape:dims}] {layout:known_layout}")
 SHARED = Form("<{dtype:dtype} {shape:dims} inner {inner:integer}>(?stage[{stage:scalar}]?)")
 PLACE = Form(
     "[{linear:later}] of {shape:place_dims}(?order along ({order:integers}) by {width:integer}?)"
+    "(?ragged ragged {ragged:integer}?)"
     "(?bounds where ({bounds:tests})?)(?mask mask {mask:mask}?)(?long long?)"
     "(?long_bounds long_bounds?)"
 )

@@ -22,14 +22,14 @@ def choose_blocked(
     spread: all warps share each row."""
     votes: dict[tuple[int, ...], int] = defaultdict(int)
     for access in accesses:
-        votes[access.order] += access.bytes * (2 if access.width > 1 else 1)
+        votes[access.order] += access.bytes * (2 if access.vector > 1 else 1)
     order = tuple(reversed(range(len(shape))))
     if votes:
         order = max(votes, key=lambda key: votes[key])
     vector = 1
     for access in accesses:
         if access.order[0] == order[0]:
-            vector = max(vector, access.width)
+            vector = max(vector, access.vector)
     if not accesses:
         vector = 4
     size = 1
@@ -42,7 +42,7 @@ def choose_blocked(
     if across or not order or not _runs(shape, accesses, order[0], share):
         return blocked(shape, warps, order, vector, spread=across)
     # vectors as long as those of most bytes, which are the ones to wait for, leave longer runs
-    vector = min(vector, max((distinct_bytes(access), access.width) for access in accesses)[1])
+    vector = min(vector, max((distinct_bytes(access), access.vector) for access in accesses)[1])
     runs = _runs(shape, accesses, order[0], share // vector)
     return blocked(shape, warps, order, vector, runs=runs)
 
