@@ -254,6 +254,7 @@ def _signature(
         [(place[leaf], dtype.ir) for leaf, dtype in program.scalars],
         tuple(reversed(range(rank))),
         variant.guards,
+        [(place[item.leaf], item.element * item.bytes, item.end) for item in program.witnesses],
     )
     return signature, asked
 
