@@ -18,7 +18,7 @@ from typing import Any
 
 from fuser.errors import CheckError
 from fuser.graph.dims import Dim, as_int, floordiv, modulo, parse
-from fuser.graph.sizes import certain, evaluate, is_symbolic
+from fuser.graph.sizes import Sizes, certain, evaluate, is_symbolic
 from fuser.language.source import excerpt_of
 from fuser.runtime.arrays import ArrayRecord
 from fuser.tilegen import ops
@@ -117,6 +117,29 @@ def witnesses(kernel: Kernel, leaves: Sequence[int]) -> tuple[Witness, ...]:
             )  # fmt: skip
             found.setdefault((made.leaf, made.bytes, made.element, made.conditions), made)
     return tuple(found.values())[:MOST]
+
+
+def spans(found: Sequence[Witness]) -> list[tuple[int, Dim, Dim]]:
+    """(leaf, start, end): bytes from an array's address on. An array that has them all has all
+    witnesses."""
+    spans: list[tuple[int, Dim, Dim]] = []
+    with Sizes({}):
+        for leaf in dict.fromkeys(item.leaf for item in found):
+            mine = [item for item in found if item.leaf == leaf]
+            ends = _greatest([item.end for item in mine])
+            starts = _greatest([-item.element * item.bytes for item in mine])
+            spans += [(leaf, 0, end) for end in ends if not certain(-end)]
+            spans += [(leaf, -start, 0) for start in starts if not certain(-start)]
+    return spans
+
+
+def _greatest(dims: Sequence[Dim]) -> list[Dim]:
+    """Those that no other is known to be at least as great as."""
+    kept: list[Dim] = []
+    for dim in dims:
+        if not any(certain(other - dim) for other in kept):
+            kept = [other for other in kept if not certain(dim - other)] + [dim]
+    return kept
 
 
 def _stores(op: Op) -> bool:

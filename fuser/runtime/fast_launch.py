@@ -311,7 +311,8 @@ def _formulas(kernel: CpuKernel | CudaKernel, signature: Signature) -> list[int]
         for guard in signature.guards:
             code.check(guard.expression, guard.relation)
         for argument, start, end in signature.reached:
-            code.check(dims.symbol(f"bytes_after{argument}") - end, ">=")
+            if not isinstance(end, int) or end > 0:
+                code.check(dims.symbol(f"bytes_after{argument}") - end, ">=")
             if not isinstance(start, int) or start < 0:
                 code.check(dims.symbol(f"bytes_before{argument}") + start, ">=")
         for number, dim in enumerate(geometry.sizes):

@@ -12,6 +12,7 @@ import fuser.language as fl
 import fuser.triton as triton
 import fuser.triton.language as tl
 from fuser.errors import CheckError
+from fuser.language.reach import spans
 from tests.language.launching import DEVICES, launch
 
 
@@ -101,6 +102,15 @@ def test_a_short_array_is_told(name: str, short: str, device: str) -> None:
                 launch(kernel, device, x, out, *args, grid=grid, **constants)
             assert error.value.where.startswith(__file__) and "^" in str(error.value)
             assert (out == before).all()
+
+
+def test_native_launches_look_at_the_ends_alone() -> None:
+    x, out = floats(4 * 80 + 64), floats(64)
+    sums[(1,)](x, out, 5, 80, B=64)
+    assert any(form.launchers for form in sums._steady._forms.values())
+    variant = sums.warmup(x, out, 5, 80, B=64, grid=(1,)).variant
+    found = [(leaf, str(start), str(end)) for leaf, start, end in spans(variant.program.witnesses)]
+    assert found == [(0, "0", "64*rows*stride - 64*stride + 256"), (1, "0", "256")]
 
 
 def test_the_element_and_its_program_are_named() -> None:
