@@ -192,9 +192,9 @@ class LanguageError(FuserError):
 
 
 class CheckError(FuserError):
-    """A checked launch (`check=True`, FUSER_CHECK=1) went out of bounds or raced. `where` is the
-    user's file and line; excerpt: that line; program: the program (x, y, z); array, element: what
-    it reached."""
+    """A checked launch (`check=True`, FUSER_CHECK=1) went out of bounds or raced, or one that is
+    not checked surely would go out of bounds. `where` is the user's file and line; excerpt: that
+    line; program: the program (x, y, z); array, element: what it reached."""
 
     exit_code = 2
 

@@ -14,7 +14,6 @@ atomically before it: locks and counters are no races.
 from __future__ import annotations
 
 import ctypes
-import linecache
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from fuser.language.compile import ArgumentClass, Fixed, IntegerClass, Options, 
 from fuser.language.functions import Function
 from fuser.language.internal import located
 from fuser.language.reports import prepared, tell
+from fuser.language.source import excerpt_of
 from fuser.runtime import driver
 from fuser.runtime.arrays import ArrayRecord
 from fuser.tilegen.interpret import run
@@ -250,14 +250,3 @@ def _coordinates(record: ArrayRecord | None, element: int) -> str:
         return ""
     at = np.unravel_index(element, record.shape)
     return f" [{', '.join(str(int(i)) for i in at)}]"
-
-
-def excerpt_of(place: str) -> str:
-    """The line of a place `file:line`, with a caret; empty where it cannot be read."""
-    file, _, number = place.rpartition(":")
-    line = linecache.getline(file, int(number)).rstrip() if number.isdigit() else ""
-    if not line:
-        return ""
-    start = len(line) - len(line.lstrip())
-    margin = f"{number} | "
-    return f"{margin}{line}\n{' ' * (len(margin) + start)}{'^' * (len(line) - start)}"

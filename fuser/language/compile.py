@@ -20,6 +20,7 @@ from fuser.language.emitter import Emitter
 from fuser.language.functions import Function
 from fuser.language.layouts import Fact, Layout
 from fuser.language.outside import Outside
+from fuser.language.reach import Witness
 from fuser.language.sites import Reports
 from fuser.language.tensors import Pointer, Tensor
 from fuser.language.types import ElementType, int64
@@ -153,7 +154,8 @@ class Program:
     what must hold of the shapes and strides of arrays; measures: the symbols that stand for those,
     by name, and what divides them. outside: the constants it read.
     reports: what the kernel tells the host, or None. warps: how many the kernel was told that it
-    has, 0 where it did not ask. told: whether the compile told the user anything.
+    has, 0 where it did not ask. told: whether the compile told the user anything. witnesses:
+    elements that every launch touches, to look at before.
     """
 
     read: Callable[[], Kernel]
@@ -170,6 +172,7 @@ class Program:
     reports: Reports | None = None
     warps: int = 0
     told: bool = False
+    witnesses: tuple[Witness, ...] = ()
 
     @functools.cached_property
     def kernel(self) -> Kernel:

@@ -7,6 +7,7 @@ import ast
 import functools
 import inspect
 import io
+import linecache
 import textwrap
 import tokenize
 from collections.abc import Callable
@@ -82,6 +83,17 @@ class Source:
         return kind(
             what, where=self.place(node), hint=hint, excerpt=self.excerpt(node), kernel=self.name
         )
+
+
+def excerpt_of(place: str) -> str:
+    """The line of a place `file:line`, with a caret; empty where it cannot be read."""
+    file, _, number = place.rpartition(":")
+    line = linecache.getline(file, int(number)).rstrip() if number.isdigit() else ""
+    if not line:
+        return ""
+    start = len(line) - len(line.lstrip())
+    margin = f"{number} | "
+    return f"{margin}{line}\n{' ' * (len(margin) + start)}{'^' * (len(line) - start)}"
 
 
 def without_comment(line: str) -> str:

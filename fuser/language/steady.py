@@ -28,6 +28,7 @@ from fuser.language.compile import (
     Program,
 )
 from fuser.language.layouts import DIVISOR, LARGE, Fact, What, numbers_of
+from fuser.language.reach import spans
 from fuser.runtime import door, front
 from fuser.runtime.cpu_launch import CpuKernel
 from fuser.runtime.cuda_launch import CudaKernel
@@ -254,6 +255,7 @@ def _signature(
         [(place[leaf], dtype.ir) for leaf, dtype in program.scalars],
         tuple(reversed(range(rank))),
         variant.guards,
+        [(place[leaf], start, end) for leaf, start, end in spans(program.witnesses)],
     )
     return signature, asked
 

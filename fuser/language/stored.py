@@ -33,6 +33,7 @@ from fuser.language.fingerprint import Fingerprint, Unknown
 from fuser.language.functions import Function
 from fuser.language.layouts import Fact, as_written, number_of
 from fuser.language.outside import Outside, Read
+from fuser.language.reach import witness_from_list
 from fuser.language.types import BY_NAME
 from fuser.pipeline.plan_cache import versions
 from fuser.runtime.cache import KernelCache
@@ -156,6 +157,7 @@ class Shelf:
             },
             "reads": [(places[id(read.owner)], read.name) for read in reads],
             "warps": program.warps,
+            "witnesses": [item.to_list() for item in program.witnesses],
         }  # fmt: skip
         header, content = kernel_to_record(code.compiled)
         assert self.cache is not None
@@ -196,7 +198,8 @@ class Shelf:
             [(leaf, BY_NAME[dtype]) for leaf, dtype in record["scalars"]], guards,
             list(record["notes"]), facts,
             {name: (facts[n], by) for name, (n, by) in record["measures"].items()},
-            outside, None, record["warps"],
+            outside, None, record["warps"], False,
+            tuple(map(witness_from_list, record["witnesses"])),
         )  # fmt: skip
         return Code(
             program, kernel_from_record(header["kernel"], content), guards, record["emitted"], text,

@@ -23,6 +23,7 @@ from fuser.language.explain import explain
 from fuser.language.functions import Function
 from fuser.language.internal import located
 from fuser.language.order import depends_on_order
+from fuser.language.reach import witnesses
 from fuser.language.reports import prepared, tell
 from fuser.language.stages import Stages
 from fuser.language.stored import Code, Shelf, broken, sizes_of
@@ -188,6 +189,9 @@ class _Compiling:
                 finish(program, sizes, self.target if self.target.is_cuda else None)
                 self._text = print_kernel(program.kernel)
                 self._guards, self._examples = sizes.guards, dict(sizes.examples)
+                program.witnesses = witnesses(program.kernel, program.buffers)
+                if sizes.guards != self._guards:  # an answer that is not for all sizes
+                    program.witnesses = ()
                 self.program = program
                 yield CompileJob(program.kernel, self.target, where=program.name)
 
@@ -217,9 +221,11 @@ def launch(variant: Variant, found: Arguments, grid: Sequence[int]) -> None:
             found.names.get(leaf, program.name), writes=leaf in variant.writes,
             device=device, ordinal=ordinal, kernel=program.name,
         )  # fmt: skip
+    values = sizes_of(program, found, grid)
+    for item in program.witnesses:
+        item.check(found.records[item.leaf], found.names.get(item.leaf, program.name), values)
     records = found.records
     pointers = [0 if leaf == MEMORY else records[leaf].address for leaf in program.buffers]
-    values = sizes_of(program, found, grid)
     scalars = [
         scalar_bits(_number(found.leaves[leaf], dtype.ir.is_float), dtype.ir)
         for leaf, dtype in program.scalars

@@ -61,6 +61,17 @@ class ArrayRecord:
         """Where it is, as messages say it."""
         return "the CPU" if self.device == "cpu" else f"GPU {self.ordinal}"
 
+    @property
+    def ends(self) -> bool:
+        """Whether the storage is known to end where `storage` says: what NumPy was given by
+        something else, or what a protocol tells of, may be a part of more."""
+        if self.library != "numpy":
+            return self.library in ("torch", "fuser")
+        base = self.owner
+        while isinstance(base, np.ndarray):
+            base = base.base
+        return base is None
+
     def require(
         self, name: str, *, writes: bool, device: str, ordinal: int = 0, kernel: str = ""
     ) -> None:

@@ -42,6 +42,7 @@ import numpy as np
 from fuser.dtypes import DType
 from fuser.errors import UnsupportedError
 from fuser.graph import dims
+from fuser.graph.dims import Dim
 from fuser.graph.sizes import LEAST, Guard
 from fuser.runtime import door
 from fuser.runtime.arrays import describe
@@ -122,7 +123,8 @@ class Signature:
     divisor); an argument that is negative is -1 - an axis of the grid.
     scalars: (argument, type) of each, in the order of the kernel. axes: for each axis of the
     kernel's grid that of the launch's grid; () for the same. guards: what the code was compiled to
-    take for granted.
+    take for granted. reached: (argument, start, end) of bytes, from the address of an array on,
+    that the launch touches; an array without them is for the slow way to tell.
     """
 
     parameters: Sequence[Parameter]
@@ -131,6 +133,7 @@ class Signature:
     scalars: Sequence[tuple[int, DType]] = ()
     axes: Sequence[int] = ()
     guards: Sequence[Guard] = ()
+    reached: Sequence[tuple[int, Dim, Dim]] = ()
 
 
 def make_fast_launcher(
@@ -293,7 +296,11 @@ def _formulas(kernel: CpuKernel | CudaKernel, signature: Signature) -> list[int]
         own = symbol_name(dim)
         if own is None or values.setdefault(own, (axis, 1)) != (axis, 1):
             checked.append((axis, dim))
-    code = Formulas(values)
+    memory = {}
+    for argument, *_ in signature.reached:
+        memory[f"bytes_after{argument}"] = GRID_VALUES + argument, 1
+        memory[f"bytes_before{argument}"] = GRID_VALUES + MOST + argument, 1
+    code = Formulas(values | memory)
     try:
         for axis, dim in checked:
             code.check_value(axis, dim)
@@ -303,6 +310,11 @@ def _formulas(kernel: CpuKernel | CudaKernel, signature: Signature) -> list[int]
             code.check_value(axis, 1)
         for guard in signature.guards:
             code.check(guard.expression, guard.relation)
+        for argument, start, end in signature.reached:
+            if not isinstance(end, int) or end > 0:
+                code.check(dims.symbol(f"bytes_after{argument}") - end, ">=")
+            if not isinstance(start, int) or start < 0:
+                code.check(dims.symbol(f"bytes_before{argument}") + start, ">=")
         for number, dim in enumerate(geometry.sizes):
             code.out(dim, number)
         if isinstance(kernel, CudaKernel):

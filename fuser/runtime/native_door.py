@@ -110,6 +110,9 @@ def _write_arguments(module: Module) -> None:
                 f.need(f.call("i1", "class_fits", param, address))
                 ahead = f.sub(f.word(span, 2), address)
                 f.need(f.icmp("sle", ahead, f.word(param, Param.MOST_BYTES)))
+                # for formulas of what the launch touches
+                f.store(ahead, value, 8)
+                f.store(f.sub(address, f.word(span, 1)), f.gep(value, 8 * MOST), 8)
 
             return case
 
@@ -193,7 +196,7 @@ def _write_attempt(module: Module) -> None:
     """door, arguments, their count, grid -> 1: launched, 0: refused, -1: Python's error is set."""
     f = Writer(module, "attempt", "i64", "ptr", "ptr", "i64", "ptr")
     door, args, count, grid = f.args
-    values, numbers = f.room(GRID_VALUES + MOST), f.room(RESULTS, 64)
+    values, numbers = f.room(GRID_VALUES + 2 * MOST), f.room(RESULTS, 64)
     buffers, ranges = f.room(MOST + 2), f.room(3 * MOST)
     f.need(f.icmp("eq", count, f.word(door, Door.COUNT)))
     for i in range(GRID_VALUES):

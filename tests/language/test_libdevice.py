@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ import pytest
 
 import fuser
 import fuser.language as fl
+from fuser.base.target import SM_90A
 from fuser.errors import LanguageError
 from fuser.language import libdevice
+from fuser.language.arguments import classify
+from fuser.language.variants import code_for
 from tests.language.launching import DEVICES, launch
 
 RNG = np.random.default_rng(23)
@@ -26,6 +30,12 @@ SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, math.inf, -math.inf, math.nan, 2.0, 
 @fuser.kernel
 def one(x, out, COUNT: fl.constexpr, FN: fl.constexpr):
     at = fl.arange(0, COUNT)
+    fl.store(out + at, FN(fl.load(x + at)))
+
+
+@fuser.kernel
+def blocks(x, out, COUNT: fl.constexpr, FN: fl.constexpr):
+    at = fl.program_id(0) * COUNT + fl.arange(0, COUNT)
     fl.store(out + at, FN(fl.load(x + at)))
 
 
@@ -123,6 +133,47 @@ def test_accuracy(name: str, dtype: Any, device: str) -> None:
     with mp.workdps(50):
         exact = [function(*map(mp.mpf, map(float, row))) for row in zip(*args, strict=True)]
         assert worst_ulp(have, exact) <= bound
+
+
+PAIRS: dict[str, tuple[Callable[..., Any], tuple[float, ...]]] = {
+    # the function of float64, and where its formula changes
+    "log1p": (np.log1p, (-1, -(1 - 0.5**0.5), 2**0.5 - 1, 2.0**-30, -(2.0**-30), 2.0**24, 1e30)),
+    "log10": (np.log10, (2.0**-126, 0.5**0.5, 1, 2**0.5, 1000, 1e-45)),
+    "expm1": (np.expm1, (-30, -math.log(2) / 2, math.log(2) / 2, 2.0**-30, 88.7228, 17.3, -17.3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_float32_in_pairs(name: str) -> None:
+    """Bit patterns of all kinds, and all neighbours of the places where a formula changes."""
+    exact, places = PAIRS[name]
+    words = np.arange(0, 1 << 32, 8191, dtype=np.uint64).astype(np.uint32)
+    near = np.float32(places).view(np.uint32)[:, None] + np.arange(-500, 500).astype(np.uint32)
+    usual = (RNG.standard_normal(1 << 17) * 10.0 ** RNG.integers(-3, 2, 1 << 17)).astype("f")
+    x = np.concatenate([words.view("f"), near.ravel().view("f"), usual, np.float32(SPECIAL)])
+    x = np.concatenate([x, np.full(-x.size % 4096, np.float32(3))])
+    have = np.zeros_like(x)
+    blocks[(x.size // 4096,)](x, have, COUNT=4096, FN=getattr(libdevice, name))
+    with np.errstate(all="ignore"):
+        want = exact(x.astype(np.float64))
+        rounded = want.astype(np.float32)
+        step = np.spacing(np.maximum(np.abs(rounded), np.finfo("f").tiny)).astype(np.float64)
+        error = np.abs(have - want) / step
+    finite = np.isfinite(rounded)
+    np.testing.assert_array_equal(have[~finite], rounded[~finite])
+    np.testing.assert_array_equal(np.signbit(have[rounded == 0]), np.signbit(rounded[rounded == 0]))
+    assert error[finite].max() <= 0.51
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_float32_in_pairs_has_no_float64_on_a_gpu(name: str) -> None:
+    x = np.zeros(4096, np.float32)
+    bound, options = blocks.bind((x, x.copy()), {"COUNT": 4096, "FN": getattr(libdevice, name)})
+    found = classify(bound, blocks.constexprs, blocks.plain, blocks.annotated)
+    for fused in (True, False):
+        asked = replace(options, fp_fusion=fused)
+        ptx = code_for(blocks, found, (1,), asked, SM_90A).compiled.code.decode()
+        assert "f64" not in ptx and "fma.rn.f32" in ptx
 
 
 EDGES: dict[str, tuple[list[float], list[float]]] = {

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fuser.errors import LanguageError
+from fuser.errors import CheckError, LanguageError
 from fuser.language import variants
 from fuser.language.outside import ChangedError
 
@@ -218,6 +218,16 @@ def test_damaged_entries_are_made_again(load: Any, walks: list[str], tmp_path: P
     assert (scaled(load()) == 11).all()
     assert (scaled(load()) == 11).all()
     assert walks == ["scale", "scale"]
+
+
+def test_what_a_launch_touches_is_known_as_well(load: Any, walks: list[str]) -> None:
+    x, short = np.zeros(100, np.float32), np.zeros(99, np.float32)
+    for _ in range(2):
+        module = load()
+        module.scale[(7,)](x, x.copy(), 100, B=16)
+        with pytest.raises(CheckError, match="reads element 99 of x"):
+            module.scale[(7,)](short, x, 100, B=16)
+    assert walks == ["scale"]
 
 
 def test_errors_are_those_of_the_walk(load: Any) -> None:

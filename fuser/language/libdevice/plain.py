@@ -1,6 +1,7 @@
 """Elementary functions: those of the language by other names, and what a few of them make.
 
-float32 is computed in float64 and rounded once, where more than one step would cost digits.
+float32 is computed in float64 and rounded once, where more than one step would cost digits, or in
+pairs of float32 (pairs.py).
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from fuser.graph.ops.registry import primitive
 from fuser.language import elementwise
 from fuser.language.arithmetic import as_tensor
 from fuser.language.emitter import Emitter
+from fuser.language.libdevice import pairs
 from fuser.language.libdevice.bits import bits_of, number, real, with_sign
 from fuser.language.libdevice.registry import floats, plain
 from fuser.language.tensors import Tensor
 from fuser.language.terms import Formula, Term
-from fuser.language.types import float64, int32, int64, uint64
+from fuser.language.types import float32, float64, int32, int64, uint64
 
 INFINITY = float("inf")
 NAN = float("nan")
@@ -96,9 +98,11 @@ def _exp10(t: Formula, x: Term) -> Term:
     return t.map("pow", real(t, 10.0, x), x)
 
 
-@floats("log10", "fast_log10f", double=True)
+@floats("log10", "fast_log10f")
 def _log10(t: Formula, x: Term) -> Term:
     """The logarithm to the base 10."""
+    if x.dtype == float32:
+        return pairs.log10(t, x)
     return t.map("log", x) * (1 / math.log(10))
 
 
@@ -109,10 +113,10 @@ def expm1_of(t: Formula, x: Term) -> Term:
     return t.where(x < -50.0, -1.0, found)
 
 
-@floats(double=True)
+@floats()
 def expm1(t: Formula, x: Term) -> Term:
     """exp(x) - 1."""
-    return expm1_of(t, x)
+    return pairs.expm1(t, x) if x.dtype == float32 else expm1_of(t, x)
 
 
 def log1p_of(t: Formula, x: Term) -> Term:
@@ -123,10 +127,10 @@ def log1p_of(t: Formula, x: Term) -> Term:
     return t.where(step == 0.0, x, t.where(x == INFINITY, x, found))
 
 
-@floats(double=True)
+@floats()
 def log1p(t: Formula, x: Term) -> Term:
     """log(1 + x)."""
-    return log1p_of(t, x)
+    return pairs.log1p(t, x) if x.dtype == float32 else log1p_of(t, x)
 
 
 # roots and norms ----------------------------------------------------------------------------------
