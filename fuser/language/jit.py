@@ -241,6 +241,8 @@ class KernelFunction(Function):
 
             made = make_variant(self, found, [max(1, extent) for extent in grid], options)
             self.outside.reads.update(made.program.outside.reads)
+            for function in made.program.outside.functions:
+                function.callers.add(self)
             variants.append(made)
             return made
 
