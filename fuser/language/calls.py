@@ -35,6 +35,7 @@ def inline(e: Emitter, function: Function, args: tuple[Any, ...], named: dict[st
             f"{function.fn.__name__} calls itself more than {DEEPEST} times",
             "a recursion must end while it is compiled: by constexpr arguments",
         )
+    e.outside.functions.add(function)
     e.calls.append(function)
     before, depth = e.options, len(e.frames)
     e.options = {**before, **function.options}

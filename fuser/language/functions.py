@@ -8,6 +8,7 @@ import inspect
 from collections import ChainMap
 from collections.abc import Callable, Mapping
 from typing import Any
+from weakref import WeakSet
 
 from fuser.language.blocks import Block
 from fuser.language.exits import with_flags
@@ -29,6 +30,8 @@ class Function:
         self.signature = inspect.signature(fn)
         self.text: str | None = None
         """Source text to use instead of what the file holds."""
+        self.callers: WeakSet[Any] = WeakSet()
+        """Kernels that were compiled with it."""
 
     @functools.cached_property
     def source(self) -> Source:

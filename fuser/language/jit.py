@@ -298,6 +298,8 @@ class KernelFunction(Function):
 
     def _add(self, key: tuple[Any, ...], made: Variant) -> None:
         self.outside.reads.update(made.program.outside.reads)
+        for function in made.program.outside.functions:
+            function.callers.add(self)
         self.variants.setdefault(key, []).append(made)
 
     def _changes(self, key: tuple[Any, ...]) -> list[str]:

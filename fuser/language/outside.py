@@ -16,6 +16,7 @@ from fuser.language.tensors import Constexpr, unwrap
 from fuser.language.types import is_type
 
 if TYPE_CHECKING:
+    from fuser.language.functions import Function
     from fuser.runtime.front import Watch
 
 
@@ -78,10 +79,11 @@ class Read:
 
 
 class Outside:
-    """The constants that a kernel and the functions it calls have read."""
+    """The constants that a kernel and the functions it calls have read, and these functions."""
 
     def __init__(self) -> None:
         self.reads: dict[tuple[int, str], Read] = {}
+        self.functions: set[Function] = set()
 
     def note(self, owner: Any, name: str, value: Any) -> None:
         """Remember what a name stands for, if it is a constant."""

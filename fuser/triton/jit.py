@@ -159,11 +159,13 @@ class JITFunction(KernelInterface, KernelFunction):
         raise AttributeError("src is changed with _unsafe_update_src(), which forgets compiles")
 
     def _unsafe_update_src(self, new_src: str) -> None:
-        """Other text for the function: what was compiled is forgotten."""
+        """Other text for the function: what was compiled with it is forgotten."""
         self.text = new_src
         self.hash = None
         self.__dict__.pop("source", None)
         self.forget()
+        for kernel in list(self.callers):
+            kernel.forget()
 
     @property
     def cache_key(self) -> str:

@@ -362,3 +362,34 @@ def test_what_is_known_has_a_type() -> None:
     out = np.zeros(1, np.int32)
     typed[(1,)](out, (4, 1), "a")
     assert out[0] == 5
+
+
+@triton.jit
+def offset(x):
+    return x + 1
+
+
+@triton.jit
+def through(x):
+    return offset(x)
+
+
+@triton.jit
+def calling(out, FUNCTION: tl.constexpr):
+    tl.store(out, FUNCTION(tl.load(out)))
+
+
+@pytest.mark.parametrize("called", [offset, through], ids=["called", "called by what is called"])
+def test_other_text_of_a_function_reaches_its_callers(called: Any) -> None:
+    kernel, out = triton.jit(calling.fn), np.zeros(1, np.int32)
+    text = offset.src
+    for _ in range(3):  # the later ones are launched natively
+        kernel[(1,)](out, called)
+    try:
+        offset._unsafe_update_src(text.replace("+ 1", "+ 10"))
+        kernel[(1,)](out, called)
+        assert out[0] == 13
+    finally:
+        offset._unsafe_update_src(text)
+    kernel[(1,)](out, called)
+    assert out[0] == 14
