@@ -13,8 +13,8 @@ from collections.abc import Collection
 from math import ceil, prod
 
 from fuser.graph.ir import Node, Value
-from fuser.graph.sizes import by_example
 from fuser.graph.ops.families import KERNEL_CALL
+from fuser.graph.sizes import by_example
 from fuser.graph.units import duration
 from fuser.graph.work import flops, operand_dtype
 from fuser.partition import cost, kernel_calls

@@ -1,8 +1,8 @@
 """A kernel that a user wrote, as the program of a region, with what is computed in it beside.
 
 It reads and writes whole arrays in memory, each of them a value of the graph. A result that holds
-what an operand held, where the kernel does not write, lies where the operand was, or is a copy of it
-first:
+what an operand held, where the kernel does not write, lies where the operand was, or is a copy of
+it first:
 
     program 0    out[i] = x[i]                 where others read x, too
     program 1    the kernel, on out
@@ -25,6 +25,7 @@ from fuser.graph.ops.families import KERNEL_CALL
 from fuser.graph.ops.kernel_call import KernelCall
 from fuser.partition.region import Partition, Region
 from fuser.tilegen import ir, ops
+from fuser.tilegen.builder import row_major
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, delinearise
 from fuser.tilegen.emit.placement import spread
@@ -37,7 +38,9 @@ from fuser.tilegen.schedule import Schedule
 from fuser.tilegen.value import UNBOUNDED
 from fuser.tilegen.value import Value as TileValue
 
-ROUNDED = frozenset(("div", "reciprocal", "sqrt", "rsqrt", "mod", "fmod", "mul"))
+ROUNDED = frozenset(
+    ("add", "sub", "mul", "fma", "div", "reciprocal", "sqrt", "rsqrt", "mod", "fmod")
+)
 """What a kernel whose products may be contracted, and whose divisions approximate, would round
 otherwise than the graph says."""
 
@@ -206,38 +209,27 @@ class _Inside:
         yield from block.ops
 
 
-def _places(
-    view: ir.View, indices: Sequence[Index], value: Value
-) -> tuple[Coords, list[Guard]]:
+def _places(view: ir.View, indices: Sequence[Index], value: Value) -> tuple[Coords, list[Guard]]:
     """The coordinates of an access in the value that a buffer holds, and the bounds of the view.
 
     Dims of the view that are dims of the value keep their indices; else the place in memory is
     taken apart."""
-    guards = [
-        (at, size) for at, size in zip(indices, view.shape, strict=True) if size < UNBOUNDED
-    ]
+    guards = [(at, size) for at, size in zip(indices, view.shape, strict=True) if size < UNBOUNDED]
     shape = value.shape
-    steps, step = [], 1
-    for extent in reversed(shape):
-        steps.append(step)
-        step *= extent
-    steps.reverse()
-    coords = [Index(0)] * len(shape)
-    offset = view.offset
+    steps = row_major(shape)
+    total = Index(view.offset)
+    for at, stride in zip(indices, view.strides, strict=True):
+        total = total + at * stride
+    starts, rest = [0] * len(shape), view.offset
+    axes: dict[int, int] = {}
     for axis, (extent, step) in enumerate(zip(shape, steps, strict=True)):
         if extent != 1:
-            place, offset = divmod(offset, step)
-            coords[axis] = Index(place)
-    known = {step: axis for axis, (n, step) in enumerate(zip(shape, steps, strict=True)) if n != 1}
-    total = Index(view.offset)
-    direct = True
+            starts[axis], rest = divmod(rest, step)
+            axes[step] = axis
+    coords = [Index(start) for start in starts]
     for at, stride, size in zip(indices, view.strides, view.shape, strict=True):
-        total = total + at * stride
-        axis = known.get(stride)
-        if axis is None or size > shape[axis]:
-            direct = False
-        else:
-            coords[axis] = coords[axis] + at
-    if direct and all(at.range[0] >= 0 for at in indices):
-        return tuple(coords), guards
-    return delinearise(total, shape), guards
+        axis = axes.pop(stride, -1)
+        if axis < 0 or starts[axis] + size > shape[axis]:
+            return delinearise(total, shape), guards
+        coords[axis] = coords[axis] + at
+    return tuple(coords), guards
