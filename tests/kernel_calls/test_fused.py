@@ -144,6 +144,17 @@ def test_a_result_that_is_wanted_itself_is_stored_too() -> None:
     assert kinds(f, x, y) == ["kernel"]
 
 
+def test_a_map_that_follows_nothing_is_no_output_of_the_kernel() -> None:
+    def f(x: Array, y: Array) -> tuple[Array, Array]:
+        doubled = y + y
+        return scaled(x, y) + doubled, doubled
+
+    x, y = floats(2, 15), floats(2, 15)
+    total, doubled = fuser.jit(f)(x, y)
+    np.testing.assert_array_equal(doubled, y + y)
+    assert_close(total, x.astype(np.float64) * 2.5 + 3 * y, dtypes.f32, 2)
+
+
 def test_halves_are_rounded_where_the_graph_rounds_them() -> None:
     def f(x: Array, y: Array) -> Array:
         return scaled(np.exp(x), y) * y

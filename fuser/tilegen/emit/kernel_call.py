@@ -75,6 +75,9 @@ def emit(
         elif memory.is_written_once and _followers(region, value):
             stored[buffer] = value
         arguments[buffer] = Argument(buffer, value, kept=memory in changed)
+    follow = {output for value in stored.values() for output in _followers(region, value)}
+    if not follow.union(node.outputs).issuperset(region.outputs):
+        raise LoweringError("an output follows no result of the kernel", where=region.name)
     if loaded or stored:
         _Inside(region, partition, target, kernel, loaded, stored).emit(arguments)
     held = tuple(arguments[buffer] for buffer in kernel.buffers)
