@@ -72,7 +72,9 @@ def emit(
             buffer.role = "constant"
         if memory.result is None and buffer.role == "input" and value not in region.inputs:
             loaded[buffer] = value
-        elif memory.is_written_once and _followers(region, value):
+        elif memory.is_written_once and (
+            value not in region.outputs or _followers(region, value)
+        ):
             stored[buffer] = value
         arguments[buffer] = Argument(buffer, value, kept=memory in changed)
     follow = {output for value in stored.values() for output in _followers(region, value)}
@@ -122,7 +124,7 @@ def _copy(
 
 class _Inside:
     """What is computed in a kernel beside its own code. loaded: by buffer the operands that are
-    computed where they are loaded; stored: the results that something follows."""
+    computed where they are loaded; stored: the results that something follows, or nobody wants."""
 
     def __init__(
         self, region: Region, partition: Partition, target: Target, kernel: Kernel,
