@@ -56,7 +56,9 @@ def run_program(
             packed = argument.packing.apply(array) if argument.packing else array
             buffers[buffer.name] = np.ascontiguousarray(packed).reshape(-1)
         else:
-            key = value if buffer.dtype is value.dtype else (value, buffer.dtype)  # a copy
+            key = partition.memory_of(value)
+            if buffer.dtype is not value.dtype:
+                key = (value, buffer.dtype)  # a copy
             if key not in arrays:
                 arrays[key] = _fresh(argument)
             if buffer.role == "output":
@@ -114,7 +116,7 @@ def run_programs(
         elif not value.type.size:  # no program stores nothing
             results[name] = np.zeros(value.shape, value.dtype.numpy)
         else:
-            results[name] = logical(partition, value, arrays[value])
+            results[name] = logical(partition, value, arrays[partition.memory_of(value)])
     return results
 
 

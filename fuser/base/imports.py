@@ -49,10 +49,16 @@ class _Altered(ModuleType):
 
 class Answers:
     """`__import__` and importlib where some packages are others. table: top-level package -> the
-    module that answers for it."""
+    module that answers for it, and module.name -> another module's name, for `from module import
+    name`."""
 
     def __init__(self, table: Mapping[str, str]) -> None:
-        self.table = dict(table)
+        self.table = {name: other for name, other in table.items() if "." not in name}
+        self.names: dict[str, dict[str, str]] = {}
+        for path, other in table.items():
+            module, dot, name = path.rpartition(".")
+            if dot:
+                self.names.setdefault(module, {})[name] = other
         util = _Altered(
             importlib.util,
             {"find_spec": self._find_spec, "spec_from_file_location": self._from_location},
@@ -65,7 +71,8 @@ class Answers:
     def bind(self, names: dict[str, Any]) -> None:
         """Give a module's globals these imports. Its other built-in functions are a copy."""
         names["__builtins__"] = {**vars(builtins), "__import__": self.scoped_import}
-        names[MARK] = frozenset(self.table)
+        own = (f"{module}.{name}" for module, known in self.names.items() for name in known)
+        names[MARK] = frozenset((*self.table, *own))
 
     def ours(self, name: str) -> str:
         """The module that answers for this one, or its own name."""
@@ -84,6 +91,8 @@ class Answers:
         changed = None if level else self._altered(name, whole=bool(fromlist))
         if changed is not None:
             return changed
+        if not level and self.names.get(name, {}).keys() & set(fromlist or ()):
+            return self._renamed(name)
         top = name.partition(".")[0]
         if level or top not in self.table:
             return builtins.__import__(name, globals, locals, fromlist or (), level)
@@ -105,6 +114,14 @@ class Answers:
             return None
         importlib.import_module(name)
         return self._importlib.get(name if whole else "importlib")
+
+    def _renamed(self, name: str) -> ModuleType:
+        """A module with other things under some of its names."""
+        changes = {}
+        for own, other in self.names[name].items():
+            module, _, attribute = other.rpartition(".")
+            changes[own] = getattr(importlib.import_module(module), attribute)
+        return _Altered(importlib.import_module(name), changes)
 
     def _import_module(self, name: str, package: str | None = None) -> ModuleType:
         return importlib.import_module(self.ours(name), package)

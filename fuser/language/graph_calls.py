@@ -39,6 +39,7 @@ from fuser.language.compile import (
 )
 from fuser.language.internal import located
 from fuser.language.jit import KernelFunction
+from fuser.language.order import depends_on_order
 from fuser.language.stand_ins import Retyped
 from fuser.tilegen.coverage import covers
 from fuser.tilegen.coverage.access import loads_of, stores_of
@@ -145,6 +146,8 @@ class LanguageCall(KernelCall):
         kernel = program.kernel
         with located(self.function, kernel):
             verify(kernel)
+        if self._options.deterministic and depends_on_order(kernel):
+            raise self._unsupported("has an atomic whose order decides its result")
         done: dict[int, str] = {}
         buffers: dict[int, list[Buffer]] = {}
         met = kernel.accessed()

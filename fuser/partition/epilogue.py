@@ -90,7 +90,9 @@ def _append(grouping: Grouping, owner: Group, group: Group) -> bool:
     found: dict[Value, Positions] = {}
     for node in nodes:
         positions = grouping.fit(node, owner)
-        if isinstance(positions, Misfit):
+        # a kernel of a user knows the places of what it stores, and of what is made of that
+        follows = any(grouping.lead(value, owner) is not None for value in node.inputs)
+        if isinstance(positions, Misfit) or (owner.kind == "kernel" and not follows):
             for value in found:
                 del owner.positions[value]
             return False

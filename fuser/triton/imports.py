@@ -20,8 +20,8 @@ from fuser.base.imports import answered, answers
 from fuser.errors import UsageError
 
 OURS = "fuser.triton"
-_TABLE = {"triton": OURS}
-_TRITON = answers(*_TABLE.items())
+TABLE = {"triton": OURS, "torch.library.wrap_triton": f"{OURS}.jit.wrap_triton"}
+_TRITON = answers(("triton", OURS))
 
 
 def imports(*packages: str) -> AbstractContextManager[None]:
@@ -29,7 +29,7 @@ def imports(*packages: str) -> AbstractContextManager[None]:
 
     Raises UsageError for a package that is loaded already, with another triton.
     """
-    return answered(_TABLE, *packages)
+    return answered(TABLE, *packages)
 
 
 class _Alias(MetaPathFinder, Loader):

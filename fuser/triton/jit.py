@@ -448,3 +448,9 @@ def jit(
         )  # fmt: skip
 
     return decorate if fn is None else decorate(fn)
+
+
+def wrap_triton(kernel: Any) -> Any:
+    """What `torch.library.wrap_triton` is for kernels of fuser: PyTorch traces their launches as
+    they are."""
+    return kernel

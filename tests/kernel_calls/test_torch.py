@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -326,3 +327,27 @@ def test_strides_that_are_no_array() -> None:
     assert found is not None and found.order == (1, 0) and found.blocks == (3, 4)
     with pytest.raises(UnsupportedError, match="cannot be given"):
         rows_of((3, 4), (3, 1), "k")
+
+
+def test_wrap_triton_in_a_package_whose_imports_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wrapped_kernels.py").write_text(
+        "import torch\nimport triton\nimport triton.language as tl\n"
+        "from torch.library import triton_op, wrap_triton\n"
+        "@triton.jit\n"
+        "def twice(x, out, n, BLOCK: tl.constexpr):\n"
+        "    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n"
+        "    tl.store(out + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)\n"
+        "@triton_op('fuser_tests::twice', mutates_args={})\n"
+        "def op(x: torch.Tensor) -> torch.Tensor:\n"
+        "    out = torch.empty_like(x)\n"
+        "    wrap_triton(twice)[(triton.cdiv(x.numel(), 16),)](x, out, x.numel(), 16)\n"
+        "    return out\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with triton.imports("wrapped_kernels"):
+        import wrapped_kernels
+    x = floats(5, 9)
+    assert torch.equal(wrapped_kernels.op(x), 2 * x)
+    assert torch.equal(compiled(lambda x: wrapped_kernels.op(x + 1) - 1)(x), 2 * (x + 1) - 1)

@@ -25,6 +25,7 @@ from fuser.graph.ops.families import KERNEL_CALL
 from fuser.graph.ops.kernel_call import KernelCall
 from fuser.partition.region import Partition, Region
 from fuser.tilegen import ir, ops
+from fuser.tilegen.builder import row_major
 from fuser.tilegen.emit.map import program
 from fuser.tilegen.emit.maps import Coords, Guard, delinearise
 from fuser.tilegen.emit.placement import spread
@@ -37,7 +38,9 @@ from fuser.tilegen.schedule import Schedule
 from fuser.tilegen.value import UNBOUNDED
 from fuser.tilegen.value import Value as TileValue
 
-ROUNDED = frozenset(("div", "reciprocal", "sqrt", "rsqrt", "mod", "fmod", "mul"))
+ROUNDED = frozenset(
+    ("add", "sub", "mul", "fma", "div", "reciprocal", "sqrt", "rsqrt", "mod", "fmod")
+)
 """What a kernel whose products may be contracted, and whose divisions approximate, would round
 otherwise than the graph says."""
 
@@ -69,9 +72,14 @@ def emit(
             buffer.role = "constant"
         if memory.result is None and buffer.role == "input" and value not in region.inputs:
             loaded[buffer] = value
-        elif memory.is_written_once and _followers(region, value):
+        elif memory.is_written_once and (
+            value not in region.outputs or _followers(region, value)
+        ):
             stored[buffer] = value
         arguments[buffer] = Argument(buffer, value, kept=memory in changed)
+    follow = {output for value in stored.values() for output in _followers(region, value)}
+    if not follow.union(node.outputs).issuperset(region.outputs):
+        raise LoweringError("an output follows no result of the kernel", where=region.name)
     if loaded or stored:
         _Inside(region, partition, target, kernel, loaded, stored).emit(arguments)
     held = tuple(arguments[buffer] for buffer in kernel.buffers)
@@ -116,7 +124,7 @@ def _copy(
 
 class _Inside:
     """What is computed in a kernel beside its own code. loaded: by buffer the operands that are
-    computed where they are loaded; stored: the results that something follows."""
+    computed where they are loaded; stored: the results that something follows, or nobody wants."""
 
     def __init__(
         self, region: Region, partition: Partition, target: Target, kernel: Kernel,
@@ -213,27 +221,20 @@ def _places(view: ir.View, indices: Sequence[Index], value: Value) -> tuple[Coor
     taken apart."""
     guards = [(at, size) for at, size in zip(indices, view.shape, strict=True) if size < UNBOUNDED]
     shape = value.shape
-    steps, step = [], 1
-    for extent in reversed(shape):
-        steps.append(step)
-        step *= extent
-    steps.reverse()
-    coords = [Index(0)] * len(shape)
-    offset = view.offset
+    steps = row_major(shape)
+    total = Index(view.offset)
+    for at, stride in zip(indices, view.strides, strict=True):
+        total = total + at * stride
+    starts, rest = [0] * len(shape), view.offset
+    axes: dict[int, int] = {}
     for axis, (extent, step) in enumerate(zip(shape, steps, strict=True)):
         if extent != 1:
-            place, offset = divmod(offset, step)
-            coords[axis] = Index(place)
-    known = {step: axis for axis, (n, step) in enumerate(zip(shape, steps, strict=True)) if n != 1}
-    total = Index(view.offset)
-    direct = True
+            starts[axis], rest = divmod(rest, step)
+            axes[step] = axis
+    coords = [Index(start) for start in starts]
     for at, stride, size in zip(indices, view.strides, view.shape, strict=True):
-        total = total + at * stride
-        own = known.get(stride)
-        if own is None or size > shape[own]:
-            direct = False
-        else:
-            coords[own] = coords[own] + at
-    if direct and all(at.range[0] >= 0 for at in indices):
-        return tuple(coords), guards
-    return delinearise(total, shape), guards
+        axis = axes.pop(stride, -1)
+        if axis < 0 or starts[axis] + size > shape[axis]:
+            return delinearise(total, shape), guards
+        coords[axis] = coords[axis] + at
+    return tuple(coords), guards
