@@ -33,7 +33,8 @@ class Schedule:
     consumer groups ping-pong at the tensor cores; None is the compiler's choice. bounded_scores:
     row maxima of an attention may be any number between the two that the program gives.
 
-    CPUs. k_panels: (row tiles, panels) of a program whose matmul goes through k in blocks.
+    CPUs. k_panels: (row tiles, panels) of a program whose matmul goes through k in blocks. packs:
+    whether right operands of a matmul, which are no constants, are copied to panels first.
     Either. late_scales: scales of decoded weights are applied after the matmul. digits: a row by
     weights of 4 bits is multiplied in whole numbers.
     """
@@ -60,6 +61,7 @@ class Schedule:
     ping_pong: bool | None = None
     bounded_scores: bool = False
     k_panels: tuple[int, int] | None = None
+    packs: bool = False
     late_scales: bool = False
     digits: bool = False
 

@@ -19,7 +19,7 @@ from fuser.graph.numerics import Numerics
 from fuser.graph.ops.quantised import bits_of
 from fuser.graph.sizes import certain, divides, is_symbolic, size_hint
 from fuser.partition.region import Partition, Region
-from fuser.tilegen.emit import deep, digits
+from fuser.tilegen.emit import deep, digits, packing
 from fuser.tilegen.emit.constants import uniform
 from fuser.tilegen.emit.dot_operands import (
     SECTOR,
@@ -66,16 +66,19 @@ def emit(
     columns = max(d.n for d in dots)
     packed = _packed_schedule(region, dots, target, partition.graph.numerics)
     rules = rules_of(target, partition.graph.numerics)
-    problem = _problem(region, dots, target)
+    problem = _problem(region, dots, target, partition)
     chosen = schedule or packed or rules.matmul(target, problem)
     k_blocks = rules.k_blocks
     undecided = schedule is None and packed is None
-    if undecided and k_blocks is not None and _may_be_deep(region, dots, target):
+    if undecided and k_blocks is not None and _may_be_deep(region, dots, target, chosen):
         chosen = k_blocks(target, replace(problem, bits=first.left.dtype.bits), chosen)
-    if chosen.k_panels is not None:
-        return (deep.emit(region, partition, target, chosen, dots),)
     if chosen.digits:
         return digits.emit(region, partition, target, chosen, dots)
+    before: tuple[TileProgram, ...] = ()
+    if chosen.packs:
+        before = packing.emit(region, partition, target, chosen, dots)
+    if chosen.k_panels is not None:
+        return (*before, deep.emit(region, partition, target, chosen, dots))
     em = Emission(region, partition, target, chosen)
     batch, m, n, k = frame(em, first.b, first.m, columns, first.k)
     guards = [(m, first.m)]
@@ -91,7 +94,7 @@ def emit(
         places[dot.node.output] = dot.result_coords(batch, m, n), [*guards, (n, dot.n)]
         pieces[dot.node.output] = piece
     store_placed(em, spread(em, places, pieces))
-    return (em.finish(sum(2 * d.b * d.m * d.n * d.k for d in dots)),)
+    return (*before, em.finish(sum(2 * d.b * d.m * d.n * d.k for d in dots)))
 
 
 def _sum_panels(em: Emission, panel: int) -> None:
@@ -158,17 +161,22 @@ def _packed_schedule(
     return rule(target, first.m, columns, first.k, block, len(dots), narrow)
 
 
-def _may_be_deep(region: Region, dots: list[DotShape], target: Target) -> bool:
-    """Whether a matmul may take its k in blocks (deep.py): of packed weights, whose results
+def _may_be_deep(region: Region, dots: list[DotShape], target: Target, schedule: Schedule) -> bool:
+    """Whether a matmul may take its k in blocks (deep.py): of packed operands, whose results
     are not reduced."""
     if is_folded(region) or dot_unit(target, dots[0].node) is not None:
         return False
-    return all(dot.right.constant is not None and uniform(dot.right) is None for dot in dots)
+    return schedule.packs or all(
+        dot.right.constant is not None and uniform(dot.right) is None for dot in dots
+    )
 
 
-def _problem(region: Region, dots: list[DotShape], target: Target) -> Problem:
+def _problem(
+    region: Region, dots: list[DotShape], target: Target, partition: Partition | None = None
+) -> Problem:
     """The matmul of a region as its schedule rules see it."""
     first, nodes = dots[0], [dot.node for dot in dots]
+    plain = not target.is_cuda and dot_unit(target, first.node) is None
     return Problem(
         first.m, max(dot.n for dot in dots), first.k, _operand_bits(target, first), len(dots),
         first.b, dot_unit(target, first.node),
@@ -181,6 +189,7 @@ def _problem(region: Region, dots: list[DotShape], target: Target) -> Problem:
         packed=all(map(_is_plain_constant, dots)),
         panel=max(node.attrs.get("panel", 0) for node in nodes),
         decoded=_decoded_bits(region, dots),
+        pitch=packing.pitch_of(region, dots, target, partition) if plain else None,
     )  # fmt: skip
 
 

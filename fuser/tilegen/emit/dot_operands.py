@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from fuser.base.target import DotUnit, Target
 from fuser.dtypes import BY_NAME, DType
 from fuser.graph.ir import Node, Value
@@ -13,6 +15,7 @@ from fuser.tilegen.emit.maps import Coords, backward
 from fuser.tilegen.emit.space import Emission, Piece
 from fuser.tilegen.emit.weights import Matrix, dequantised, k_block
 from fuser.tilegen.index import Index
+from fuser.tilegen.ir import Buffer
 from fuser.tilegen.program import Packing
 from fuser.tilegen.rules.common import FEW_ROWS, STREAMED, WIDEST
 from fuser.tilegen.value import Value as TileValue
@@ -124,6 +127,11 @@ def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: 
     """The [k, n] tile of the rhs; constants are packed where the target wants it."""
     rhs = dot.right
     lone = lone_of(em, n, dot.n)
+    if em.schedule.packs:
+        width = em.schedule.block("n")
+        buffer, extents = runtime_panels(em, dot, dtype, width)
+        place = (batch, n // width, k, n % width)
+        return em.full_value(em.load_packed(buffer, extents, place, (1, 2)), (1, 2))
     node = dequantised(em, rhs)
     if node is not None:
         weights = weights_of(em, dot, node)
@@ -172,6 +180,18 @@ def panel(em: Emission, dot: DotShape, batch: Index, n: Index, k: Index, dtype: 
     buffer = em.memory.buffer(rhs, packing, dot.b * panels * dot.k * width)
     shape, at = (dot.b, panels, dot.k, width), (batch, n // width, k, n % width)
     return em.full_value(em.cast(em.load_packed(buffer, shape, at, (1, 2)), dtype, True), (1, 2))
+
+
+def runtime_panels(
+    em: Emission, dot: DotShape, dtype: DType, width: int
+) -> tuple[Buffer, tuple[int, ...]]:
+    """The workspace of a right operand in panels of `width` columns (packing.py), and its extents
+    (batch, panels, k, width)."""
+    nodes = [node for node in em.region.nodes if node.op == "dot_general"]
+    # sums of blocks of k (deep.py) have the first numbers
+    number = len(nodes) + nodes.index(dot.node)
+    extents = (dot.b, -(-dot.n // width), dot.k, width)
+    return em.memory.panels(dtype, math.prod(extents), number), extents
 
 
 def _wants_k_inside(em: Emission, dot: DotShape, dtype: DType) -> bool:

@@ -27,6 +27,7 @@ class Memory:
         self.outputs = outputs
         self.arguments: list[Argument] = []
         self._buffers: dict[tuple[Value, Packing | None, DType | None], Buffer] = {}
+        self._panels: dict[int, Buffer] = {}
 
     def buffer(
         self, value: Value, packing: Packing | None = None, size: int | None = None,
@@ -58,6 +59,12 @@ class Memory:
         buffer = self.builder.buffer(f"work{number}", dtype, size, "workspace")
         self.arguments.append(Argument(buffer, None, workspace=number, zeroed=zeroed))
         return buffer
+
+    def panels(self, dtype: DType, size: int, number: int) -> Buffer:
+        """The workspace of a right operand that a program of its own packs."""
+        if number not in self._panels:
+            self._panels[number] = self.workspace(dtype, size, number)
+        return self._panels[number]
 
     def access(
         self, value: Value, coords: Coords, guards: tuple[Guard, ...] = (),

@@ -51,7 +51,10 @@ class Problem:
     codes: whether operands are codes of 8-bit floats. packed: whether right operands are constants
     of 16 bits, which lie as a block of few rows wants them. panel: columns of such a block, sums of
     which are results; 0 elsewhere. decoded: bits of a code that an element of the right operands
-    is computed from in the kernel; 0 elsewhere. open: whether sizes are those of an example.
+    is computed from in the kernel; 0 elsewhere. pitch: bytes from a step of k of the right operands
+    to the next, where these are arrays of the run; 0 where neighbours in memory are no columns;
+    None of constants, which are packed, and of what is computed. open: whether sizes are those of
+    an example.
     """
 
     m: int
@@ -69,6 +72,7 @@ class Problem:
     panel: int = 0
     decoded: int = 0
     image: Image | None = None
+    pitch: int | None = None
     open: bool = False
 
     def closed(self) -> Problem:

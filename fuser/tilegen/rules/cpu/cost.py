@@ -1,12 +1,13 @@
 """What a schedule of a matmul or a convolution costs on a CPU, in microseconds: a roofline of its
 cores.
 
-    cost     overlapped(memory, turns * steps * step / (multiply-adds a microsecond))
+    cost     overlapped(memory, turns * steps * step / (multiply-adds a microsecond)) + packing
     memory   operands and results, once, at the rate of memory
     turns    tiles that a core computes one after the other, with what programs of tiles read again
     steps    of k
     step     multiply-adds of a register tile or the lines that it waits for, whichever is longer;
              its other loads, and a share of the start and end of the tile
+    packing  of right operands that are copied to panels first (`Schedule.packs`)
 
 Overlapped is the longer of two and a tenth of the shorter. Of a unit such as AMX (`Problem.unit`) a
 step is one of all columns, and what counts is what hangs over the rows. Rates are of cores of
@@ -15,6 +16,7 @@ NOMINAL_CLOCK, so that plans do not depend on clocks (docs/schedules.md).
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 
 from fuser.base.target import NOMINAL_CLOCK, Target
@@ -37,6 +39,13 @@ UNIT_TILE, READ_PANELS, COPIED = 16, 6, 1.1
 """Rows of a tile of a unit; rows as which reading the panels again counts; and how much longer
 blocks take that hang over, as they are copied first."""
 HIDDEN = 0.1
+NEAR_CYCLES, FAR_CYCLES, WALK_CYCLES, TURNED_CYCLES = 7.0, 16.0, 8.0, 8.0
+"""Cycles in which a line of rows that lie apart arrives from L2, and from beyond it: the processor
+sees no order in them. In which a row's page is looked up, where there are more than TLB_PAGES. And
+in which a vector of columns is put together where k is innermost."""
+TLB_PAGES = 64
+PACK_CYCLES, PACK_LAUNCHES = 4.0, 2
+"""Cycles in which a vector is copied to a panel; kernel boundaries as which the program counts."""
 
 
 def cost(target: Target, problem: Problem, schedule: Schedule) -> float:
@@ -49,7 +58,20 @@ def cost(target: Target, problem: Problem, schedule: Schedule) -> float:
         work = _turns(target, problem, schedule) * tile_step(target, problem, schedule) * problem.k
     memory = problem.bytes / target.bandwidth * 1e6
     work *= problem.accumulators / vectors
-    return max(work, memory) + HIDDEN * min(work, memory)
+    packing = pack_cost(target, problem) if schedule.packs else 0.0
+    return max(work, memory) + HIDDEN * min(work, memory) + packing
+
+
+def pack_cost(target: Target, problem: Problem) -> float:
+    """Microseconds in which right operands are copied to panels: read, written and read again."""
+    elements = problem.batch * problem.accumulators * problem.k * problem.n
+    cycles = elements / target.lanes(problem.bits) * PACK_CYCLES
+    if problem.pitch == 0:
+        cycles *= TURNED_CYCLES / PACK_CYCLES
+    work = cycles / target.workers / NOMINAL_CLOCK * 1e6
+    bytes = elements * problem.bits / 8
+    beyond = 3 * bytes / target.bandwidth * 1e6 if bytes > target.l2_cache_bytes / 4 else 0.0
+    return max(work, beyond) + PACK_LAUNCHES * target.launch_cost * 1e6
 
 
 def unit_work(problem: Problem, rows: int) -> float:
@@ -68,10 +90,34 @@ def tile_step(target: Target, problem: Problem, schedule: Schedule) -> float:
     """
     rows = min(schedule.block("m"), problem.m)
     vectors = ceildiv(schedule.block("n"), target.lanes(64 if problem.bits == 64 else 32))
-    line = LINE_CYCLES * target.vector_fmas * target.vector_bits / 512
-    lines = vectors + _evicted(target, rows, _pitch(problem))
+    begun = target.vector_fmas * target.vector_bits / 512
+    lines = LINE_CYCLES * (vectors + _evicted(target, rows, _pitch(problem)))
     others = LOADS * (rows + vectors) + START
-    return max(rows * vectors, lines * line) + others * (0.1 if target.vector_fmas == 1 else 1)
+    step = others * (0.1 if target.vector_fmas == 1 else 1)
+    if problem.pitch is not None and not schedule.packs:
+        if problem.pitch == 0:
+            step += TURNED_CYCLES * vectors * target.vector_fmas
+        else:
+            width = schedule.block("n") * problem.bits // 8
+            apart = _row_cycles(target, problem.k, problem.pitch, width)
+            return max(rows * vectors, lines * begun, apart * target.vector_fmas) + step
+    return max(rows * vectors, lines * begun) + step
+
+
+@functools.lru_cache(maxsize=1024)
+def _row_cycles(target: Target, rows: int, pitch: int, width: int) -> float:
+    """Cycles in which a row of `width` bytes arrives, of so many that lie `pitch` bytes apart and
+    are read again and again; 0 where L1 holds all of them, or they follow each other. Rows of an
+    array begin anywhere in a line."""
+    if pitch <= width:
+        return 0.0
+    lines = width // LINE_BYTES + 1
+    places = (row * pitch + line * LINE_BYTES for row in range(rows) for line in range(lines))
+    crowd = max(Counter(place % PAGE_BYTES // LINE_BYTES for place in places).values())
+    if crowd <= target.l1_bytes // PAGE_BYTES:
+        return 0.0
+    cycles = lines * (NEAR_CYCLES if crowd <= target.l2_bytes // PAGE_BYTES else FAR_CYCLES)
+    return cycles + (WALK_CYCLES if rows * pitch > TLB_PAGES * PAGE_BYTES else 0.0)
 
 
 def _turns(target: Target, p: Problem, s: Schedule) -> float:

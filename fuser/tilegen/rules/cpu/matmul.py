@@ -21,14 +21,26 @@ def dot_schedule(target: Target, problem: Problem) -> Schedule:
 
 
 def candidates(target: Target, problem: Problem) -> list[Schedule]:
-    """Matmuls of known sizes in the register tiles that fit, those of the least cost first."""
-    tiles = register_tiles(target, problem)
-    return [matmul_schedule(target, problem, *tile) for tile in tiles]
+    """Matmuls of known sizes in the register tiles that fit, those of the least cost first: of
+    right operands as they are, and of packed ones where they can be."""
+    found = [
+        replace(matmul_schedule(target, problem, *tile), packs=packs)
+        for packs in ((False,) if problem.pitch is None else (False, True))
+        for tile in register_tiles(target, problem, packs)
+    ]
+    return sorted(found, key=lambda schedule: cost(target, problem, tile_of(schedule)))
 
 
-def register_tiles(target: Target, problem: Problem) -> list[tuple[int, int]]:
+def tile_of(schedule: Schedule) -> Schedule:
+    """The parts of a schedule by which register tiles are compared: without sweeps."""
+    blocks = blocks_of(m=schedule.block("m"), n=schedule.block("n"))
+    return replace(blocks, packs=schedule.packs)
+
+
+def register_tiles(target: Target, problem: Problem, packs: bool = False) -> list[tuple[int, int]]:
     """(rows, columns) of the register tiles that fit, those of the least cost first: rows * vectors
-    accumulators a dot, a row of B and one broadcast fit the registers."""
+    accumulators a dot, a row of B and one broadcast fit the registers. packs: as Schedule has it.
+    """
     p, lanes = problem, target.lanes(64 if problem.bits == 64 else 32)
     found: dict[tuple[int, int], float] = {}
     for vectors in range(1, 5):
@@ -36,7 +48,7 @@ def register_tiles(target: Target, problem: Problem) -> list[tuple[int, int]]:
         most = min(most, target.tile_vectors // vectors)
         for rows in range(max(1, most // 2), most + 1):
             tile = min(rows, p.m), vectors * lanes
-            found[tile] = cost(target, p, blocks_of(m=tile[0], n=tile[1]))
+            found[tile] = cost(target, p, replace(blocks_of(m=tile[0], n=tile[1]), packs=packs))
     return sorted(found, key=lambda tile: found[tile])
 
 
