@@ -56,6 +56,11 @@ class Fingerprint:
     def text(self) -> str:
         return "\n".join(self._parts)
 
+    @property
+    def functions(self) -> set[Function]:
+        """The functions of the language that were described."""
+        return {item for item in self._kept if isinstance(item, Function)}
+
     def of(self, value: Any) -> str:
         """A short text for a value; what is longer is added to the fingerprint's."""
         if isinstance(value, PLAIN):

@@ -298,7 +298,7 @@ class KernelFunction(Function):
 
     def _add(self, key: tuple[Any, ...], made: Variant) -> None:
         self.outside.reads.update(made.program.outside.reads)
-        for function in made.program.outside.functions:
+        for function in made.program.outside.functions - {self}:
             function.callers.add(self)
         self.variants.setdefault(key, []).append(made)
 

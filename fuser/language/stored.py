@@ -182,6 +182,7 @@ class Shelf:
         record = header["record"]
         facts = [Fact(*items) for items in record["facts"]]
         outside = Outside()
+        outside.functions = self.fingerprint.functions
         for place, name in record["reads"]:
             owner = self.fingerprint.owners[place]
             outside.note(owner, name, Read(owner, name, None, False).now())

@@ -72,9 +72,7 @@ def emit(
             buffer.role = "constant"
         if memory.result is None and buffer.role == "input" and value not in region.inputs:
             loaded[buffer] = value
-        elif memory.is_written_once and (
-            value not in region.outputs or _followers(region, value)
-        ):
+        elif memory.is_written_once and (value not in region.outputs or _followers(region, value)):
             stored[buffer] = value
         arguments[buffer] = Argument(buffer, value, kept=memory in changed)
     follow = {output for value in stored.values() for output in _followers(region, value)}
