@@ -15,7 +15,14 @@ from fuser.language.emitter import Emitter
 from fuser.language.memory import BlockPointer
 from fuser.language.objects import call_python, is_plain, make
 from fuser.language.tensors import Builtin, Choice, Constexpr, Pointer, Tensor, unwrap
-from fuser.language.types import BlockType, ElementType, PointerType, int1, is_type
+from fuser.language.types import (
+    BlockType,
+    ConstexprType,
+    ElementType,
+    PointerType,
+    int1,
+    is_type,
+)
 
 PYTHON_CALLS = (len, int, float, bool, str, tuple, isinstance, getattr, hasattr, repr, type, round)
 PURE = (
@@ -24,7 +31,7 @@ PURE = (
 )  # fmt: skip
 """What a kernel may call of Python, with what is known while compiling."""
 MUTABLE = (list, dict, set, bytearray)
-MAKEABLE = (tuple, Constexpr, PointerType, BlockType)
+MAKEABLE = (tuple, Constexpr, ConstexprType, PointerType, BlockType)
 """Classes whose objects a kernel may make."""
 RUNTIME = (Tensor, Pointer, Choice, BlockPointer)
 

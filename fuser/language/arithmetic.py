@@ -169,6 +169,8 @@ def mapped(
 ) -> Tensor:
     """A map of tensors of one type and shape; 16-bit floats are widened for it and rounded. ends:
     the least and the greatest value that an integer result can have."""
+    if dtype.is_fp8() and fn in ("abs", "neg"):
+        return narrow.with_sign(e, fn, args[0])
     made = e.builder.map(fn, *(narrow.widened(e, arg) for arg in args))
     if ends is not None:
         made.low, made.high = ends

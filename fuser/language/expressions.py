@@ -340,7 +340,7 @@ class Expressions:
         except AttributeError:
             if name == "value" and not isinstance(owner, ModuleType):
                 return owner  # of a constexpr, which is its value here
-            if name == "type" and (owner is None or isinstance(owner, bool | int | float | str)):
+            if name == "type" and _is_known(owner):
                 return ConstexprType(owner)
             close = difflib.get_close_matches(name, dir(owner), 1)
             what = owner.__name__ if isinstance(owner, ModuleType) else describe(owner)
@@ -456,6 +456,13 @@ class Expressions:
         if wanted:
             reason = f"; {wanted}" if isinstance(wanted, str) else ""
             self.e.fail(f"The result of {ast.unparse(node.func)} is not being used{reason}")
+
+
+def _is_known(value: Any) -> bool:
+    """Whether it is a constant, or a tuple of constants."""
+    if isinstance(value, tuple):
+        return all(_is_known(unwrap(item)) for item in value)
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def _is_none(node: ast.expr) -> bool:

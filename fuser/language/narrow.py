@@ -126,6 +126,21 @@ def narrowed(e: Emitter, value: Value, dtype: ElementType) -> Tensor:
     return e.tensor(e.builder.cast(value, dtype.ir), dtype)
 
 
+def with_sign(e: Emitter, fn: str, value: Tensor) -> Tensor:
+    """abs or neg of 8-bit floats: of their signs alone, infinities and NaN too."""
+    b, codes, known = e.builder, e.value_of(value), FORMATS[value.dtype.name]
+
+    def number(code: int) -> Value:
+        return b.full(code, value.shape, i32)
+
+    whole = b.cast(codes, i32)
+    size = b.map("bitwise_and", whole, number(0x7F))
+    made = size if fn == "abs" else b.map("bitwise_xor", whole, number(0x80))
+    if known.unsigned_zero:
+        made = b.map("select", b.map("eq", size, number(0)), whole, made)
+    return e.tensor(b.cast(made, codes.dtype), value.dtype)
+
+
 def convert(e: Emitter, value: Tensor, dtype: ElementType, cut: bool = False) -> Tensor:
     """A tensor of 8-bit floats as another type, or another as 8-bit floats."""
     wide = widened(e, value)

@@ -130,6 +130,12 @@ class ElementType(Kind):
         return self.mantissa
 
     @property
+    def exponent_bias(self) -> int:
+        """What is added to the exponent of a float; names such as `fp8e4b8` tell it."""
+        told = self.name.rpartition("b")[2] if self.is_fp8() else ""
+        return int(told) if told.isdigit() else (1 << (self.bits - self.mantissa - 2)) - 1
+
+    @property
     def scalar(self) -> ElementType:
         return self
 

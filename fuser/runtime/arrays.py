@@ -33,6 +33,8 @@ _TORCH_NAMES = {
     "float8_e4m3fnuz": "f8e4m3fnuz", "float8_e5m2": "f8e5m2", "float8_e5m2fnuz": "f8e5m2fnuz",
 }  # fmt: skip
 
+ALL_MEMORY = 1 << 62
+
 
 @dataclass(frozen=True, slots=True)
 class ArrayRecord:
@@ -94,8 +96,9 @@ class ArrayRecord:
 
 def describe(array: Any, where: str = "the array") -> ArrayRecord:
     """The record of a NumPy array, a PyTorch tensor, one of fuser's device arrays, or an object
-    with `__cuda_array_interface__`, `__array_interface__` or `__dlpack__`. where: names it in
-    messages. Raises FeedError and UnsupportedDTypeError."""
+    with `__cuda_array_interface__`, `__array_interface__` or `__dlpack__`, or with an address as
+    PyTorch's tensors have it: `data_ptr()`, `dtype`, `device`. where: names it in messages. Raises
+    FeedError and UnsupportedDTypeError."""
     if isinstance(array, np.ndarray):
         return _describe_numpy(array, where)
     torch = sys.modules.get("torch")
@@ -115,6 +118,8 @@ def describe(array: Any, where: str = "the array") -> ArrayRecord:
         return _describe_numpy(np.asarray(array), where, library, array)
     if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
         return _describe_dlpack(array, where, library)
+    if _has_address(array):
+        return _describe_address(array, where, library)
     raise _no_array(array, where)
 
 
@@ -127,8 +132,17 @@ def is_array(value: object) -> bool:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, getattr(torch, "Tensor", ())):
         return True
+    if isinstance(value, type):
+        return False
     names = ("__cuda_array_interface__", "__array_interface__", "__dlpack__")
-    return not isinstance(value, type) and any(hasattr(type(value), name) for name in names)
+    return any(hasattr(type(value), name) for name in names) or _has_address(value)
+
+
+def _has_address(value: object) -> bool:
+    """Whether it tells where its memory is, and of what type it is, as PyTorch's tensors do."""
+    return callable(getattr(type(value), "data_ptr", None)) and all(
+        hasattr(value, name) for name in ("dtype", "device")
+    )
 
 
 def overlaps(records: Sequence[ArrayRecord]) -> tuple[int, ...]:
@@ -264,6 +278,25 @@ def _describe_torch(torch: Any, tensor: Any, where: str) -> ArrayRecord:
     return ArrayRecord(
         address, BY_NAME[_TORCH_NAMES[name]], tuple(tensor.shape), tuple(tensor.stride()), kind,
         tensor.device.index or 0, (start, start + size), True, "torch", tensor,
+    )  # fmt: skip
+
+
+def _describe_address(array: Any, where: str, library: str) -> ArrayRecord:
+    """It may begin anywhere in its memory, of which nobody tells the ends: they are those of all
+    memory."""
+    name = str(array.dtype).removeprefix("torch.")
+    if name not in _TORCH_NAMES:
+        raise _unsupported(name, where)
+    kind, _, ordinal = str(array.device).partition(":")
+    if kind not in ("cpu", "cuda"):
+        raise FeedError(
+            f"{where} is on the device {array.device}", hint="pass an array of the CPU or a GPU"
+        )
+    shape = tuple(getattr(array, "shape", ()))
+    return ArrayRecord(
+        int(array.data_ptr()), BY_NAME[_TORCH_NAMES[name]], shape, _strides(shape, None),
+        "cpu" if kind == "cpu" else "cuda", int(ordinal or 0), (1, ALL_MEMORY), True, library,
+        array,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import fuser.triton as triton
 import fuser.triton.language as tl
 import fuser.triton.tools.tensor_descriptor
 from fuser.base.target import TARGETS
-from fuser.errors import FeedError, LanguageError, UsageError
+from fuser.errors import FeedError, LanguageError, UnsupportedDTypeError, UsageError
 from fuser.language.compile import Options
 from fuser.language.outside import ChangedError
 from tests.language.launching import DEVICES, launch
@@ -420,3 +420,53 @@ def test_grids_of_names_that_are_none(decorate: Any, name: str) -> None:
 
     with pytest.raises(KeyError, match="n"):
         kernel[other](x, 4, B=4)
+
+
+class Address:
+    """What packages make of a tensor to go through it otherwise: an address and a type alone."""
+
+    def __init__(self, base: Any, offset: int = 0, device: str = "cpu") -> None:
+        self.base, self.offset, self.device = base, offset, device
+
+    @property
+    def dtype(self) -> str:
+        return f"torch.{self.base.dtype.name}"
+
+    def data_ptr(self) -> int:
+        return int(self.base.ctypes.data) + self.offset * self.base.itemsize
+
+
+@triton.jit
+def moved(x, out, n, step, B: tl.constexpr):
+    taken = tl.make_block_ptr(x, (n,), (step,), (tl.program_id(0) * B,), (B,), (0,))
+    put = tl.make_block_ptr(out, (n,), (1,), (tl.program_id(0) * B,), (B,), (0,))
+    tl.store(put, tl.load(taken, boundary_check=(0,)) + 1, boundary_check=(0,))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.uint8])
+def test_objects_that_have_an_address(dtype: Any) -> None:
+    """Also one that begins at the end of its memory, and goes through it backwards."""
+    x, out = np.arange(70, dtype=dtype), np.zeros(70, dtype)
+    for _ in range(3):
+        moved[(5,)](Address(x, 69), Address(out), 70, -1, B=16)
+        np.testing.assert_array_equal(out, x[::-1] + 1)
+        out[:] = 0
+
+
+def test_an_address_may_be_in_the_memory_of_another_argument() -> None:
+    @triton.jit
+    def kernel(x, y, out):
+        tl.store(x, 5.0)
+        tl.store(out, tl.load(y))
+
+    x, out = np.zeros(4, np.float32), np.zeros(1, np.float32)
+    kernel[(1,)](x, Address(x), out)
+    assert out[0] == 5
+
+
+def test_addresses_that_no_kernel_can_use() -> None:
+    x = np.zeros(4, np.float32)
+    with pytest.raises(FeedError, match="x is on the device xpu:0"):
+        moved[(1,)](Address(x, 0, "xpu:0"), x, 4, 1, B=4)
+    with pytest.raises(UnsupportedDTypeError, match="complex64"):
+        moved[(1,)](Address(x.astype(np.complex64)), x, 4, 1, B=4)

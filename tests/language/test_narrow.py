@@ -176,3 +176,25 @@ def test_known_numbers_become_the_same_codes(name: str, number: float) -> None:
     launch(full_of, "cpu", out, N=16, NUMBER=number)
     want = saturated(np.full(16, number, np.float32), name)
     np.testing.assert_array_equal(out.astype(np.float32), want.astype(np.float32))
+
+
+@fuser.kernel
+def signs(codes, absolute, negative, N: fl.constexpr, KIND: fl.constexpr):
+    at = fl.arange(0, N)
+    x = fl.load(codes + at).to(KIND, bitcast=True)
+    fl.store(absolute + at, fl.abs(x).to(fl.uint8, bitcast=True))
+    fl.store(negative + at, (-x).to(fl.uint8, bitcast=True))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", [*KINDS, "float8e4b15"])
+def test_abs_and_neg_change_signs_alone(device: str, name: str) -> None:
+    """Infinities stay infinite, and NaN keeps its other bits; 0x80 is the one NaN of some."""
+    absolute, negative = np.zeros(256, np.uint8), np.zeros(256, np.uint8)
+    launch(signs, device, CODES, absolute, negative, N=256, KIND=getattr(fl, name))
+    single = CODES & 0x7F == 0 if name in ("float8e4b8", "float8e5b16") else CODES != CODES
+    np.testing.assert_array_equal(absolute, np.where(single, CODES, CODES & 0x7F))
+    np.testing.assert_array_equal(negative, np.where(single, CODES, CODES ^ 0x80))
+    if name in KINDS:
+        number = CODES.view(KINDS[name]).astype(np.float32)
+        np.testing.assert_array_equal(absolute.view(KINDS[name]).astype(np.float32), np.abs(number))

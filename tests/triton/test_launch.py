@@ -354,6 +354,8 @@ def typed(out, strides, NAME: tl.constexpr, FLAG: tl.constexpr = None):
     known = tl.constexpr_type
     tl.static_assert(isinstance(strides[1].type, known) and not isinstance(strides[0].type, known))
     tl.static_assert(isinstance(NAME.type, known) and isinstance(FLAG.type, known))
+    tl.static_assert(NAME.type == known("a") and FLAG.type != known(0))
+    tl.static_assert((3, "a").type == known((3, "a")))
     tl.store(out, strides[0] + strides[1])
 
 
@@ -393,3 +395,10 @@ def test_other_text_of_a_function_reaches_its_callers(called: Any) -> None:
         offset._unsafe_update_src(text)
     kernel[(1,)](out, called)
     assert out[0] == 14
+
+
+def test_biases_of_exponents() -> None:
+    """A float is a power of 2 where its exponent is its bias and its other bits are 0."""
+    names = ["fp16", "bf16", "fp32", "fp64", "fp8e5", "fp8e4nv", "fp8e4b8", "fp8e5b16", "fp8e4b15"]
+    found = [tl.core.dtype(name).exponent_bias for name in names]
+    assert found == [15, 127, 127, 1023, 15, 7, 8, 16, 15]
