@@ -102,10 +102,12 @@ def load(code: Code, op: ops.Load) -> None:
     if op.where is not None:
         single = emitter.both(op.where, single)
     firsts = alike_registers(access, layout)
-    whole = None
-    if _is_ragged(access, layout) and firsts == [*range(len(firsts))]:
-        whole = _all_whole(code, op.at, layout, single)
-    regs = _load_ragged(code, op, single, whole) if whole else _load_vectors(code, op, single)
+    width = _ragged(access, layout) if firsts == [*range(len(firsts))] else 0
+    whole = _all_whole(code, op.at, layout, width, single)
+    if whole is None:
+        regs = _load_vectors(code, op, single)
+    else:
+        regs = _load_ragged(code, op, single, whole, width)
     result.assign(regs[first] for first in firsts)
 
 
@@ -142,36 +144,43 @@ def _load_vectors(code: Code, op: ops.Load, single: Operand | None) -> list[str]
     return regs
 
 
-def _is_ragged(access: Access, layout: Layout) -> bool:
-    """Whether vectors longer than those that are inside or outside as a whole suit a layout."""
-    return bool(access.ragged) and layout.vector(access.axis) % access.ragged == 0
+def _ragged(access: Access, layout: Layout) -> int:
+    """Elements of vectors that bounds may end within, where a layout has them; else 0."""
+    width = min(access.ragged, layout.vector(access.axis)) if access.order else 0
+    return width if width > _width(access, layout) else 0
 
 
-def _all_whole(code: Code, at: Place, layout: Layout, single: Operand | None) -> Operand | None:
-    """The condition that all elements of a thread may be touched; None where that says nothing."""
+def _all_whole(
+    code: Code, at: Place, layout: Layout, width: int, single: Operand | None
+) -> Operand | None:
+    """The condition that all elements of a thread may be touched; None where that says nothing.
+    width: elements of vectors that bounds may end within."""
+    if not width:
+        return None
     guard = Guard(code, at, layout, code.indexer(layout, at.scope))
     whole = single
-    for _, members in vectors(layout, at.access.axis, at.access.ragged):
+    for _, members in vectors(layout, at.access.axis, width):
         for member in (members[0], members[-1]):
             whole = code.emitter.both(whole, guard.at(layout.regs[member]))
     return whole if isinstance(whole, str) else None
 
 
-def _load_ragged(code: Code, op: ops.Load, single: Operand | None, whole: Operand) -> list[str]:
+def _load_ragged(
+    code: Code, op: ops.Load, single: Operand | None, whole: Operand, width: int
+) -> list[str]:
     """The registers of a load: long vectors where all of a thread's are whole, else short ones."""
     access, layout, emitter = op.at.access, op.tile.layout, code.emitter
     dtype = access.view.dtype
     pointers = Pointers(code, op.at, code.indexer(layout, op.at.scope))
     runs = [
-        (pointers.at(offset), members)
-        for offset, members in vectors(layout, access.axis, access.ragged)
+        (pointers.at(offset), members) for offset, members in vectors(layout, access.axis, width)
     ]
-    in_words = access.ragged * dtype.bytes >= 4 > dtype.bytes
+    in_words = width * dtype.bytes >= 4 > dtype.bytes
     long, short, done = (emitter.block(name) for name in ("whole", "ragged", "loaded"))
     emitter.branch(whole, long, short)
     emitter.enter(long)
     read = _load_words if in_words else _load
-    ours = [read(code, op, pointer, access.ragged) for pointer, _ in runs]
+    ours = [read(code, op, pointer, width) for pointer, _ in runs]
     emitter.jump(done)
     emitter.enter(short)
     regs = _load_vectors(code, op, single)
@@ -350,16 +359,15 @@ def store(code: Code, op: ops.Store) -> None:
     """Write vectors, one branch for all that have one condition."""
     emitter, layout = code.emitter, op.value.layout
     single = only_once(code, layout) if op.once else None
-    whole = None
-    if _is_ragged(op.at.access, layout):
-        whole = _all_whole(code, op.at, layout, single)
+    width = _ragged(op.at.access, layout)
+    whole = _all_whole(code, op.at, layout, width, single)
     if whole is None:
         _store_vectors(code, op, single)
         return
     long, short, done = (emitter.block(name) for name in ("whole", "ragged", "stored"))
     emitter.branch(whole, long, short)
     emitter.enter(long)
-    _store_vectors(code, op, single, op.at.access.ragged)
+    _store_vectors(code, op, single, width)
     emitter.jump(done)
     emitter.enter(short)
     _store_vectors(code, op, single)
