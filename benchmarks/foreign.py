@@ -168,6 +168,16 @@ def line(row: Row) -> str:
     return "| " + " | ".join(" ".join(str(cell).split())[:140] for cell in cells) + " |"
 
 
+def kernel_lines(row: Row) -> list[str]:
+    """A line for each kernel: its name, and milliseconds of a call by side."""
+    sides = [row.sides.get(name, {}).get("kernels", {}) for name in ("fuser", "triton")]
+    names = sorted(set().union(*sides), key=lambda name: -sides[0].get(name, 0.0))
+    return [
+        f"    {' / '.join(f'{side.get(name, math.nan):.4f}' for side in sides)}  {name[:60]}"
+        for name in names
+    ]
+
+
 def summary(rows: Sequence[Row]) -> list[str]:
     said = []
     for what in ("device", "wall"):
@@ -199,6 +209,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--configs", type=int, default=4, help="of an autotuner; 0: all")
     found.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     found.add_argument("--rounds", type=int, default=ROUNDS)
+    found.add_argument("--kernels", action="store_true", help="the time of each kernel, too")
     found.add_argument("--no-triton", action="store_true", help="fuser alone")
     found.add_argument("--json", help="write the rows to this file")
     return found
@@ -241,6 +252,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 row.sides[name]["compile"] = compiled[name][case.key].get("first", math.nan)
             rows.append(row)
             print(line(row), flush=True)
+            if chosen.kernels:
+                for name in names:
+                    row.sides[name] |= processes[name].ask("kernels")
+                print("\n".join(kernel_lines(row)), flush=True)
         for process in processes.values():
             process.end()
     print("\n".join(["", *summary(rows)]))

@@ -141,6 +141,10 @@ class Side:
         assert self.prepared is not None
         return {"graph": self.prepared.capture() if self.device == "cuda" else ""}
 
+    def kernels(self) -> dict[str, Any]:
+        assert self.prepared is not None
+        return {"kernels": kernel_times(self.prepared.call)}
+
     def measure(self) -> dict[str, Any]:
         assert self.prepared is not None
         found = self.prepared
@@ -148,6 +152,22 @@ class Side:
         if found.graph is not None:
             device = _milliseconds(found.graph.replay, self.device)[0]
         return {"device": device, "wall": wall}
+
+
+def kernel_times(call: Callable[[], Any], rounds: int = 5) -> dict[str, float]:
+    """Milliseconds of a call on the GPU, by the names of kernels."""
+    from torch.profiler import ProfilerActivity, profile
+
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(rounds):
+            call()
+        torch.cuda.synchronize()
+    found: dict[str, float] = {}
+    for event in profiler.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            found[event.name] = found.get(event.name, 0.0) + event.device_time / 1e3 / rounds
+    return found
 
 
 def answered(side: str, package: str) -> Any:
