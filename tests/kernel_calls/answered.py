@@ -1,4 +1,4 @@
-"""A program whose triton is fuser's for everybody, PyTorch too: what PyTorch traces of kernels itself.
+"""A program whose triton is fuser's for everybody: what PyTorch traces of kernels itself.
 
 Run by test_torch.py in a process of its own."""
 

@@ -383,7 +383,7 @@ def _computed(kernel: Any, meta: dict[str, Any]) -> dict[str, Any]:
     return meta
 
 
-# PyTorch's own way ---------------------------------------------------------------------------------
+# PyTorch's own way -------------------------------------------------------------------------------
 
 
 def as_ours(kernel: Any) -> Any:
@@ -445,14 +445,14 @@ def launch_or_leave(**launch: Any) -> None:
     try:
         wrapped_launch(**launch)
     except FuserError:
-        triton_kernel_wrapper_mutation(**launch)  # type: ignore[no-untyped-call]
+        triton_kernel_wrapper_mutation(**launch)
 
 
 def described_launch(kwargs: Mapping[str, Any], **launch: Any) -> tuple[list[str], Any, int]:
     """The names of the tensors of a launch, the plans and the number of the call, of arguments that
     are tensors without values. Number -1: nothing is launched."""
     names = [name for name, value in kwargs.items() if isinstance(value, torch.Tensor)]
-    specs = {}
+    specs: dict[str, TensorSpec] = {}
     for number, name in enumerate(names):
         x = kwargs[name]
         shape, strides = tuple(map(int, x.shape)), tuple(map(int, x.stride()))

@@ -38,15 +38,13 @@ def wrapped(
         return found
     operands = []
     for place, rows, read, writes in plans:
-        order = () if rows is None else rows[0]
-        if rows is not None and (
-            rows[1] != rows[2] or len(order) != values[names[place]].type.rank
-        ):
-            raise UnsupportedError(f"{names[place]} has gaps, or elements that are one in memory")
-        if writes and names[place] not in found:
-            raise UnsupportedError(f"{names[place]} is written, and PyTorch does not know of it")
+        name, order = names[place], () if rows is None else rows[0]
+        x: Value = values[name]
+        if rows is not None and (rows[1] != rows[2] or len(order) != x.type.rank):
+            raise UnsupportedError(f"{name} has gaps, or elements that are one in memory")
+        if writes and name not in found:
+            raise UnsupportedError(f"{name} is written, and PyTorch does not know of it")
         if read:
-            x = values[names[place]]
             operands.append(x if rows is None else b.transpose(x, order))
     results = iter(b.emit_node(KERNEL_CALL, *operands, call=call_of(number)).outputs)
     for place, rows, _, writes in plans:
