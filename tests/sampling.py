@@ -58,6 +58,7 @@ SHARES = {
     "frontends/torch/test_torch_views.py": 8,
     "frontends/torch/test_training.py": 8,
     "frontends/torch/test_window_gradients.py": 2,
+    "kernel_calls/test_torch.py": 2,
     "graph/test_reference_models.py": 3,
     "language/test_libdevice.py": 3,
     "language/test_sorting.py": 2,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import builtins as python
 import dis
 import enum
+import functools
 import hashlib
 from collections.abc import Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodDescriptorType, ModuleType
@@ -106,7 +107,7 @@ class Fingerprint:
         return found
 
     def _builtin(self, value: Builtin) -> str:
-        if not any(table.get(value.name) is value for table in (TABLE, METHODS, LIBDEVICE)):
+        if id(value) not in _own():
             cells = getattr(value.call, "__closure__", None) or ()  # a user's function, it may be
             return f"{self.of(value.call)} {self.of(tuple(cell.cell_contents for cell in cells))}"
         return _name(value.call)
@@ -196,6 +197,12 @@ class Fingerprint:
                 yield from self._code(item, names)
             else:
                 yield f"{type(item).__name__} {item!r}"
+
+
+@functools.cache
+def _own() -> frozenset[int]:
+    """The functions of the language, which stay, by their id."""
+    return frozenset(id(item) for own in (TABLE, METHODS, LIBDEVICE) for item in own.values())
 
 
 def _name(value: Any) -> str:

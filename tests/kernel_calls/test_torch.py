@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -351,3 +353,10 @@ def test_wrap_triton_in_a_package_whose_imports_are_answered(
     x = floats(5, 9)
     assert torch.equal(wrapped_kernels.op(x), 2 * x)
     assert torch.equal(compiled(lambda x: wrapped_kernels.op(x + 1) - 1)(x), 2 * (x + 1) - 1)
+
+
+def test_what_pytorch_traces_of_kernels_itself() -> None:
+    """Where PyTorch finds a Triton, which is fuser's here."""
+    command = [sys.executable, "-m", "tests.kernel_calls.answered"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert found.stdout.endswith("as it should be\n"), found.stderr[-2000:]

@@ -122,6 +122,13 @@ def test_what_a_kernel_is_made_of_decides(
     assert len(walks) == 2
 
 
+def test_functions_of_libdevice_are_known(load: Any, walks: list[str]) -> None:
+    source = SOURCE.replace("+ by +", "+ by + tl.extra.libdevice.log1p(x) * 0 +")
+    for _ in range(2):
+        assert (scaled(load(source=source)) == 11).all()
+    assert walks == ["scale"]
+
+
 @pytest.mark.parametrize("given", [{"n": 16}, {"dtype": np.int32}, {"debug": True}], ids=str)
 def test_classes_of_arguments_decide(load: Any, walks: list[str], given: Any) -> None:
     scaled(load())

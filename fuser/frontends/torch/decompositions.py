@@ -124,12 +124,15 @@ def replace_calls(module: Any) -> None:
     """Let a graph that Dynamo captured call functions of fuser, in place: what AOTAutograd would
     take apart before it looks at a table."""
     import torch
+    from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_mutation
 
     from fuser.frontends.torch.attention import attention
+    from fuser.frontends.torch.kernels import launch_or_leave
 
     found = {
         torch.nn.functional.scaled_dot_product_attention: attention,
         torch.special.ndtr: normal_distribution,
+        triton_kernel_wrapper_mutation: launch_or_leave,
     }
     for part in module.modules():
         if isinstance(part, torch.fx.GraphModule):

@@ -25,7 +25,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx.experimental.symbolic_shapes import guard_scalar
 
 from fuser.base import recording
-from fuser.errors import UnsupportedError
+from fuser.errors import FuserError, UnsupportedError
 from fuser.frontends.torch.importer.registry import dtype_of
 from fuser.frontends.torch.layouts import row_major
 from fuser.frontends.torch.tensors import storage_of
@@ -381,6 +381,92 @@ def _computed(kernel: Any, meta: dict[str, Any]) -> dict[str, Any]:
                 meta = {**meta, name: compute(meta)}
         kernel = kernel.fn
     return meta
+
+
+# PyTorch's own way -------------------------------------------------------------------------------
+
+
+def as_ours(kernel: Any) -> Any:
+    """A kernel of PyTorch's table, of fuser's or of an installed Triton, as one of fuser's."""
+    from fuser.triton.autotuner import Config, autotune
+    from fuser.triton.jit import KernelInterface, jit
+
+    if isinstance(kernel, KernelInterface):
+        return kernel
+    found = _OURS.get(id(kernel))
+    if found is None:
+        if hasattr(kernel, "configs"):
+            names = ("num_warps", "num_stages", "num_ctas")
+            configs = [
+                Config(dict(one.kwargs), **{name: getattr(one, name) for name in names})
+                for one in kernel.configs
+            ]
+            made = autotune(configs, key=[])(as_ours(kernel.fn))
+        else:
+            made = jit(kernel.fn)
+        found = _OURS[id(kernel)] = kernel, made
+    return found[1]
+
+
+_OURS: dict[int, tuple[Any, Any]] = {}
+"""By the identity of a kernel of an installed Triton: it, and what it is here."""
+
+
+def wrapped_launch(
+    kernel_idx: int, constant_args_idx: int, grid: Sequence[Any],
+    tma_descriptor_metadata: Mapping[str, Any], kwargs: Mapping[str, Any],
+) -> None:  # fmt: skip
+    """`triton_kernel_wrapper_mutation`, as a launch that is recorded. Raises UnsupportedError."""
+    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
+
+    if tma_descriptor_metadata:
+        raise UnsupportedError("a kernel in a graph that is given tensor descriptors")
+    kernel = as_ours(kernel_side_table.get_kernel(kernel_idx))
+    constants = kernel_side_table.get_constant_args(constant_args_idx)
+    inner = kernel
+    while not hasattr(inner, "signature") and not hasattr(inner, "configs"):
+        inner = inner.fn
+    configs = [dict(one.kwargs) for one in getattr(inner, "configs", ())] or [{}]
+
+    def extents(meta: Mapping[str, Any]) -> Any:
+        found = next(
+            one for config, one in zip(configs, grid, strict=True)
+            if all(meta.get(name) == value for name, value in config.items())
+        )  # fmt: skip
+        return tuple(map(int, found))
+
+    kernel[extents if len(grid) > 1 else tuple(map(int, grid[0]))](**kwargs, **constants)
+
+
+def launch_or_leave(**launch: Any) -> None:
+    """`wrapped_launch`; what fuser cannot compile stays PyTorch's."""
+    from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_mutation
+
+    try:
+        wrapped_launch(**launch)
+    except FuserError:
+        triton_kernel_wrapper_mutation(**launch)
+
+
+def described_launch(kwargs: Mapping[str, Any], **launch: Any) -> tuple[list[str], Any, int]:
+    """The names of the tensors of a launch, the plans and the number of the call, of arguments that
+    are tensors without values. Number -1: nothing is launched."""
+    names = [name for name, value in kwargs.items() if isinstance(value, torch.Tensor)]
+    specs: dict[str, TensorSpec] = {}
+    for number, name in enumerate(names):
+        x = kwargs[name]
+        shape, strides = tuple(map(int, x.shape)), tuple(map(int, x.stride()))
+        same = next((n for n in names[:number] if kwargs[n] is x), name)
+        specs[name] = specs.get(same) or TensorSpec(number, shape, strides, x.dtype, x.device)
+    answers: list[tuple[tuple[Plan, ...], int]] = []
+    token = _answer.set(answers)
+    try:
+        if all(all(extents) for extents in launch["grid"]):
+            wrapped_launch(kwargs={**kwargs, **specs}, **launch)
+    finally:
+        _answer.reset(token)
+    plans, number = answers[0] if answers else ((), -1)
+    return names, plans, number
 
 
 # the operator -------------------------------------------------------------------------------------

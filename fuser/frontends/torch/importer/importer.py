@@ -126,7 +126,10 @@ def _is_operator(target: Any) -> bool:
 
 
 def _known(target: Any) -> bool:
-    return str(target).startswith((*_IGNORED, "aten.sym_")) or find(target) is not None
+    return (
+        str(target).startswith((*_IGNORED, "aten.sym_", kernels.WRAPPED))
+        or find(target) is not None
+    )
 
 
 class _Importer:
@@ -182,6 +185,8 @@ class _Importer:
         if name.startswith(_ABOUT_TENSORS):
             return _size(name, node, *args)
         operands = list(values_in((args, tuple(kwargs.values()))))
+        if name == kernels.WRAPPED:
+            return self._wrapped(node, kwargs, operands)
         handler = find(node.target)
         try:
             if handler is not None:
@@ -202,6 +207,26 @@ class _Importer:
             if isinstance(error, FuserError):
                 error.where = error.where or f"{node.name} ({name})"
             setattr(error, _FAILED, failed_node(error) or _operator_of(node).name)
+            raise
+
+    def _wrapped(self, node: Any, given: dict[str, Any], operands: Sequence[Value]) -> Any:
+        """A kernel as PyTorch traces it. Raises what reading the kernel raises."""
+        values = dict(given.pop("kwargs"))
+        written = given.pop("tensors_to_clone")
+        traced = {
+            name: item.meta["val"] for name, item in node.kwargs["kwargs"].items()
+            if isinstance(values[name], Value)
+        }  # fmt: skip
+        try:
+            return self.recorder.record(
+                "kernel", operands,
+                lambda: kernels.wrapped(self.builder, values, traced, written, given),
+                lambda found: found.values(), name=node.name,
+            )  # fmt: skip
+        except Exception as error:
+            if isinstance(error, FuserError):
+                error.where = error.where or f"{node.name} ({node.target})"
+            setattr(error, _FAILED, node.name)
             raise
 
     def _declared(self, found: Any, node: Any) -> Any:
