@@ -29,6 +29,9 @@ LONGEST = 2000
 HIGHEST_POWER = 8
 """Of a dim that is read as `dim**power`."""
 
+HUGE = 1 << 61
+"""No size is that large; a bound beyond it says that nothing is known."""
+
 Dim: TypeAlias = "int | DimExpr"
 
 
@@ -400,9 +403,9 @@ def _atom_nonnegative(atom: Atom) -> bool:
 
 def minimum(a: Dim, b: Dim) -> Dim:
     """min(a, b), resolved where the sign of the difference is known, or asked for."""
-    if _is_nonnegative(_add(b, _scale(a, -1))):
+    if _is_larger(b, a):
         return a
-    if _is_nonnegative(_add(a, _scale(b, -1))):
+    if _is_larger(a, b):
         return b
     if (decider := ACTIVE.get()) is not None:
         return a if decider.at_least(_add(b, _scale(a, -1))) else b
@@ -411,13 +414,23 @@ def minimum(a: Dim, b: Dim) -> Dim:
 
 def maximum(a: Dim, b: Dim) -> Dim:
     """max(a, b), resolved where the sign of the difference is known, or asked for."""
-    if _is_nonnegative(_add(a, _scale(b, -1))):
+    if _is_larger(a, b):
         return a
-    if _is_nonnegative(_add(b, _scale(a, -1))):
+    if _is_larger(b, a):
         return b
     if (decider := ACTIVE.get()) is not None:
         return a if decider.at_least(_add(a, _scale(b, -1))) else b
     return _call("max", *_ordered(a, b))
+
+
+def _is_larger(a: Dim, b: Dim) -> bool:
+    """Whether a is at least b whatever the symbols are, or by a number that stands for infinity."""
+    difference = _add(a, _scale(b, -1))
+    if isinstance(difference, DimExpr):
+        huge = [value for _, value in difference.terms if abs(value) >= HUGE]
+        if len(huge) == 1:
+            return huge[0] > 0
+    return _is_nonnegative(difference)
 
 
 def _ordered(a: Dim, b: Dim) -> tuple[Dim, Dim]:

@@ -31,12 +31,10 @@ from pathlib import Path
 from typing import Literal, ParamSpec, TypeVar
 
 from fuser.graph import dims
-from fuser.graph.dims import Atom, Dim, DimExpr, substitute
+from fuser.graph.dims import HUGE, Atom, Dim, DimExpr, substitute
 
 LEAST = 2
 """The least size of a symbol."""
-HUGE = 1 << 61
-"""No size is that large; a bound beyond it says that nothing is known."""
 
 P = ParamSpec("P")
 R = TypeVar("R")

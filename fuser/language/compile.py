@@ -20,7 +20,7 @@ from fuser.language.emitter import Emitter
 from fuser.language.functions import Function
 from fuser.language.layouts import Fact, Layout
 from fuser.language.outside import Outside
-from fuser.language.reach import Witness
+from fuser.language.reach import Span, Witness, spans
 from fuser.language.sites import Reports
 from fuser.language.tensors import Pointer, Tensor
 from fuser.language.types import ElementType, int64
@@ -177,6 +177,11 @@ class Program:
     @functools.cached_property
     def kernel(self) -> Kernel:
         return self.read()
+
+    @functools.cached_property
+    def spans(self) -> list[Span]:
+        """Where the arrays that have all witnesses reach."""
+        return spans(self.witnesses)
 
     @property
     def writes(self) -> frozenset[int]:

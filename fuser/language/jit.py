@@ -139,6 +139,7 @@ class KernelFunction(Function):
         if known is not None:
             return known
         from fuser.language.arguments import classify
+        from fuser.language.stored import sizes_of
         from fuser.language.variants import launch
 
         given = dict(named)
@@ -158,7 +159,10 @@ class KernelFunction(Function):
             with self._lock:
                 same = all(bound[name] == self._extents[name] for name in left)
                 if same and not self._is_open(grid, left):
-                    self._steady.remember(args, given, bound, found, self.plain, variant, variant)
+                    sizes = sizes_of(variant.program, found, extents)
+                    self._steady.remember(
+                        args, given, bound, found, self.plain, variant, variant, sizes
+                    )
         return variant
 
     def _recorded(self, grid: Grid, args: Sequence[Any], named: dict[str, Any]) -> Recorded | None:

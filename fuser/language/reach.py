@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fuser.errors import CheckError
 from fuser.graph.dims import Dim, as_int, floordiv, modulo, parse
@@ -119,17 +119,31 @@ def witnesses(kernel: Kernel, leaves: Sequence[int]) -> tuple[Witness, ...]:
     return tuple(found.values())[:MOST]
 
 
-def spans(found: Sequence[Witness]) -> list[tuple[int, Dim, Dim]]:
-    """(leaf, start, end): bytes from an array's address on. An array that has them all has all
-    witnesses."""
-    spans: list[tuple[int, Dim, Dim]] = []
+class Span(NamedTuple):
+    """Bytes from an array's address on. leaf: of the array."""
+
+    leaf: int
+    start: Dim
+    end: Dim
+
+    def lies_in(self, record: ArrayRecord, sizes: Mapping[str, int]) -> bool:
+        """Whether the array's storage has them all."""
+        start, stop = record.storage
+        first, last = (record.address + evaluate(at, sizes) for at in (self.start, self.end))
+        return start <= first and last <= stop
+
+
+def spans(found: Sequence[Witness]) -> list[Span]:
+    """An array that has them all has all witnesses; one that has not may be right all the same,
+    where conditions of witnesses do not hold."""
+    spans: list[Span] = []
     with Sizes({}):
         for leaf in dict.fromkeys(item.leaf for item in found):
             mine = [item for item in found if item.leaf == leaf]
             ends = _greatest([item.end for item in mine])
             starts = _greatest([-item.element * item.bytes for item in mine])
-            spans += [(leaf, 0, end) for end in ends if not certain(-end)]
-            spans += [(leaf, -start, 0) for start in starts if not certain(-start)]
+            spans += [Span(leaf, 0, end) for end in ends if not certain(-end)]
+            spans += [Span(leaf, -start, 0) for start in starts if not certain(-start)]
     return spans
 
 

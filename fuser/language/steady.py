@@ -10,7 +10,7 @@ of them takes goes the way of `KernelFunction.run`, which then has it remembered
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -28,7 +28,6 @@ from fuser.language.compile import (
     Program,
 )
 from fuser.language.layouts import DIVISOR, LARGE, Fact, What, numbers_of
-from fuser.language.reach import spans
 from fuser.runtime import door, front
 from fuser.runtime.cpu_launch import CpuKernel
 from fuser.runtime.cuda_launch import CudaKernel
@@ -149,9 +148,10 @@ class Steady(Generic[Variant]):
         plain: frozenset[str],
         variant: Variant,
         answer: Any,
+        sizes: Mapping[str, int],
     ) -> None:
         """Have calls like this one launched natively. It was launched. answer: what a launch
-        gives."""
+        gives; sizes: its values of the symbols."""
         if door.problem():
             return
         key = (len(args), *named)
@@ -163,7 +163,7 @@ class Steady(Generic[Variant]):
         form.made += 1
         given = (*args, *named.values(), *form.extra.values())
         try:
-            signature, asked = _signature(form, given, found, plain, variant)
+            signature, asked = _signature(form, given, found, plain, variant, sizes)
             numbers = numbers_of(given, asked)
             if numbers is None:
                 raise UnsupportedError("the shape of an array is not at hand")
@@ -219,6 +219,7 @@ def _signature(
     found: Arguments,
     plain: frozenset[str],
     variant: Compiled,
+    sizes: Mapping[str, int],
 ) -> tuple[Signature, Asked]:
     """The signature of a call, and the numbers of arrays that come behind its arguments."""
     program = variant.program
@@ -255,7 +256,11 @@ def _signature(
         [(place[leaf], dtype.ir) for leaf, dtype in program.scalars],
         tuple(reversed(range(rank))),
         variant.guards,
-        [(place[leaf], start, end) for leaf, start, end in spans(program.witnesses)],
+        [
+            (place[span.leaf], span.start, span.end)
+            for span in program.spans
+            if span.lies_in(found.records[span.leaf], sizes)  # else it is more than is touched
+        ],
     )
     return signature, asked
 

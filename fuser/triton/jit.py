@@ -280,6 +280,7 @@ class JITFunction(KernelInterface, KernelFunction):
 
     def _run(self, args: tuple[Any, ...], named: dict[str, Any], grid: Any, warmup: bool) -> Any:
         from fuser.language.arguments import classify
+        from fuser.language.stored import sizes_of
         from fuser.language.variants import launch
 
         gathered = gathering.get() if warmup else None
@@ -311,7 +312,10 @@ class JITFunction(KernelInterface, KernelFunction):
         if not _hooked():
             launch(made.variant, found, extents)
             if self._is_plain():
-                self._steady.remember(args, named, bound, found, self.plain, made.variant, made)
+                sizes = sizes_of(made.variant.program, found, extents)
+                self._steady.remember(
+                    args, named, bound, found, self.plain, made.variant, made, sizes
+                )
             return made
         enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
         metadata = made.launch_metadata(extents, 0, *bound.values())
