@@ -165,6 +165,16 @@ def test_float32_in_pairs(name: str) -> None:
     assert error[finite].max() <= 0.51
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_log10_of_many_float64(device: str) -> None:
+    """The logarithm may be off by 1 ulp, which is up to 1.74 ulp of the result."""
+    x = np.concatenate([np.exp(RNG.uniform(-20, 20, 1 << 16)), RNG.uniform(0.5, 2, 1 << 16)])
+    have = np.zeros_like(x)
+    launch(blocks, device, x, have, grid=(x.size // 4096,), COUNT=4096, FN=libdevice.log10)
+    want = np.log10(x.astype(np.longdouble))
+    assert (np.abs(have - want) / np.spacing(np.abs(have))).max() <= 2.5
+
+
 @pytest.mark.parametrize("name", PAIRS)
 def test_float32_in_pairs_has_no_float64_on_a_gpu(name: str) -> None:
     x = np.zeros(4096, np.float32)
