@@ -35,6 +35,10 @@ FEW = 4
 HALF = 112
 """32-bit registers that a thread of 8 warps may hold across a reduction, where two blocks share a
 multiprocessor."""
+LONGEST = 16
+"""Maximum warps of a block whose rows fit its registers. 32 fill a multiprocessor, which loads
+nothing while they reduce: 4096 rows of 32000 columns of bfloat16 147 µs with 32, Triton 121 with
+16."""
 THREADS = 1024
 """Of a multiprocessor, that hide what each of them waits for."""
 MOST_THREADS, MOST_BLOCKS, MOST_REGISTERS = 2048, 32, 128
@@ -122,6 +126,8 @@ class Rows:
         blocks = {
             1 << bit: self.blocks(1 << bit) for bit in range(6) if 1 << bit >= min(asked, FEW)
         }
+        if any(count for n, count in blocks.items() if n <= LONGEST):
+            blocks = {n: count for n, count in blocks.items() if n <= LONGEST}
         worth = {n: count * min(1, 32 * n * count / THREADS) for n, count in blocks.items()}
         best = max(blocks, key=lambda n: (worth[n], -abs(math.log2(n / asked))))
         kept = self.looped and asked in worth and worth[asked] >= worth[best] / 2

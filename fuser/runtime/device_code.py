@@ -73,6 +73,32 @@ def load_modules(kernels: Sequence[CompiledKernel]) -> dict[bytes, Module]:
 
 
 def _load(kernel: CompiledKernel) -> Module:
+    """A kernel that is wanted to run in several blocks at once, and spills for it, is loaded again
+    for fewer of them."""
+    module = _load_code(kernel, kernel.code)
+    code: bytes | None = kernel.code if kernel.facts.get("blocks_wanted") else None
+    while code is not None and _spills(module, kernel):
+        code = with_fewer_blocks(code)
+        if code is not None:
+            driver.api().cuModuleUnload(module.handle)
+            module = _load_code(kernel, code)
+    return module
+
+
+def _spills(module: Module, kernel: CompiledKernel) -> bool:
+    module.function(kernel)
+    return bool(module.facts["local_bytes"])
+
+
+def with_fewer_blocks(code: bytes) -> bytes | None:
+    """PTX that asks for three quarters of the blocks of a multiprocessor, or None."""
+    found = _BLOCKS.search(code)
+    if found is None or int(found[1]) < 2:
+        return None
+    return _BLOCKS.sub(b".minnctapersm %d" % (int(found[1]) * 3 // 4), code)
+
+
+def _load_code(kernel: CompiledKernel, code: bytes) -> Module:
     cu = driver.api()
     information, errors = bytearray(LOG_BYTES), bytearray(LOG_BYTES)
     option = cu.CUjit_option
@@ -84,7 +110,7 @@ def _load(kernel: CompiledKernel) -> Module:
         option.CU_JIT_LOG_VERBOSE: 1,
     }
     status, handle = cu.cuModuleLoadDataEx(
-        kernel.code + b"\0", len(options), list(options), list(options.values())
+        code + b"\0", len(options), list(options), list(options.values())
     )
     if int(status):
         words = _text(errors) or _text(information) or "no message"
@@ -108,6 +134,8 @@ def read_log(log: str) -> dict[str, Any]:
         facts["spill_bytes"] = sum(map(int, spills))
     return facts
 
+
+_BLOCKS = re.compile(rb"\.minnctapersm (\d+)")
 
 CORNERS = {3: 1 << 15, 4: 1 << 7, 5: 1 << 4}
 """By rank: corners of the bounding box of a walk are from minus this on, and less than this."""

@@ -109,6 +109,8 @@ def compile_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
     }
     if kernel.scalars:
         facts["scalars"] = [value.name for value in kernel.scalars]
+    if low.caller and low.kernel.schedule.blocks_per_sm:
+        facts["blocks_wanted"] = low.kernel.schedule.blocks_per_sm
     if low.needs.notes:
         facts["fallback"] = list(dict.fromkeys(low.needs.notes))
     if dims.active() is not None:

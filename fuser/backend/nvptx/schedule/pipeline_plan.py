@@ -89,7 +89,12 @@ def _planned(low: Builder, op: ops.For) -> Pipeline | str:
     room = low.target.shared_bytes - fixed - 1024
     lone = lone_dot(op, low.assignment)
     flies = lone is not None and runs_on(lone, low.assignment.dots[lone])
-    if flies and low.caller and _as_many_blocks(low, fixed + wanted * stage_bytes, stage_bytes):
+    sums = len(low.assignment.dots[lone].accumulator.regs) if lone else 0
+    if (
+        flies
+        and low.caller
+        and _as_many_blocks(low, fixed + wanted * stage_bytes, stage_bytes, sums)
+    ):
         wanted += 1
     stages = min(wanted, room // stage_bytes)
     if stages < 2:
@@ -104,9 +109,18 @@ def _planned(low: Builder, op: ops.For) -> Pipeline | str:
     return Pipeline(loads, usable, tiles, stages, stages - 1)
 
 
-def _as_many_blocks(low: Recording, bytes: int, more: int) -> bool:
-    """Whether a multiprocessor has shared memory for as many blocks with more bytes of each."""
-    before, after = (low.target.shared_bytes // (size + 1024) for size in (bytes, bytes + more))
+REGISTERS_BESIDE_SUMS = 40
+"""Minimum registers per thread that a matmul takes beside its sums."""
+
+
+def _as_many_blocks(low: Builder, bytes: int, more: int, sums: int) -> bool:
+    """Whether a multiprocessor has shared memory for as many blocks with more bytes of each.
+    sums: registers per thread, which bound the blocks too."""
+    registers = low.threads * (sums + REGISTERS_BESIDE_SUMS)
+    most = max(1, low.target.registers // registers)
+    before, after = (
+        min(most, low.target.shared_bytes // (size + 1024)) for size in (bytes, bytes + more)
+    )
     return before == after > 0
 
 
