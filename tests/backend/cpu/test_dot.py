@@ -12,6 +12,7 @@ from fuser.dtypes import DType, bf16, f16, f32, f64, i8, i32
 from fuser.tilegen.builder import Builder
 from fuser.tilegen.index import axis, index
 from fuser.tilegen.ir import Kernel
+from fuser.tilegen.value import Value
 from tests.backend.cpu import native
 from tests.backend.cpu.test_programs import compare
 
@@ -100,6 +101,44 @@ def test_whole(
 
     arrays = {"x": draw(m * k), "w": draw(k * n), "y": np.zeros(m * n, dtype.accumulate.numpy)}
     compare(kernel, arrays, 1e-5)
+
+
+def blocks_of_k(m: int, n: int, k: int, block: tuple[int, int, int], dtype: DType) -> Kernel:
+    """Programs of blocks that hang over all edges, with a loop over k, as people write matmuls."""
+    high, wide, deep = block
+    b = Builder("blocks")
+    x, w = b.buffer("x", dtype, m * k), b.buffer("w", dtype, k * n)
+    y = b.buffer("y", dtype.accumulate, m * n, role="output")
+    row = index(b.program_id(0, -(-m // high))) * high
+    column = index(b.program_id(1, -(-n // wide))) * wide
+    total = dtype.accumulate
+
+    def body(at: Value, acc: Value) -> list[Value]:
+        left = (row + axis(0, high), index(at) + axis(1, deep))
+        right = (index(at) + axis(0, deep), column + axis(1, wide))
+        one = b.load(b.view(x, (m, k)), left, (high, deep))
+        other = b.load(b.view(w, (k, n)), right, (deep, wide))
+        return [b.dot(one, other, acc)]
+
+    (found,) = b.loop(0, k, deep, [b.full(0, (high, wide), total)], body)
+    b.store(b.view(y, (m, n)), (row + axis(0, high), column + axis(1, wide)), found)
+    return b.build()
+
+
+@pytest.mark.parametrize("target", [native.HOST, X86_64_V3], ids=["host", "avx2"])
+@pytest.mark.parametrize("dtype", [f32, f64, f16], ids=str)
+@pytest.mark.parametrize("block", [(32, 32, 16), (64, 64, 32), (60, 72, 24)])
+def test_blocks_that_hang_over(
+    block: tuple[int, int, int], dtype: DType, target: Target, rng: np.random.Generator
+) -> None:
+    """Blocks of the right operand are copied to panels in scratch, with what is in bounds."""
+    m, n, k = 67, 101, 53
+    kernel = blocks_of_k(m, n, k, block, dtype)
+    arrays = {"x": rng.standard_normal(m * k).astype(dtype.numpy),
+              "w": rng.standard_normal(k * n).astype(dtype.numpy),
+              "y": np.zeros(m * n, dtype.accumulate.numpy)}  # fmt: skip
+    compare(kernel, arrays, 1e-5, target)
+    assert "%x" in decisions_text(kernel, target).partition("nests")[0].partition("dots")[0]
 
 
 @pytest.mark.parametrize("target", [native.HOST, X86_64_V3], ids=["host", "avx2"])

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Literal
 
 from fuser.backend.cpu.analysis import affine
-from fuser.backend.cpu.dots.records import DotPlan, OperandPlan
+from fuser.backend.cpu.dots.records import DotPlan, OperandPlan, Spacing
 from fuser.base.target import Target
 from fuser.dtypes import DType, f32, f64
 from fuser.graph import walks
@@ -68,8 +68,8 @@ class Facts:
     """What the kernel both loads and writes: buffers, and numbers of those that may overlap."""
     held: set[ops.Load] = field(default_factory=set)
     """Loads that are kept where they stand (memory/memory_order.py)."""
-    spaced: dict[Value, tuple[int, int]] = field(default_factory=dict)
-    """Of memory values: after how many rows of the value how many rows of memory have passed."""
+    spaced: dict[Value, Spacing] = field(default_factory=dict)
+    """Memory values that have room between parts of an axis."""
 
     def kind(self, value: Value) -> Kind:
         return self.kinds.get(value, "inline")
@@ -84,7 +84,9 @@ class Facts:
         step = 1
         for axis in reversed(self.order(value)):
             steps[axis] = step
-            step *= self.room(value)[axis]
+            spaced = self.spaced.get(value)
+            parted = spaced is not None and spaced.axis == axis
+            step *= spaced.width if spaced and parted else self.room(value)[axis]
         return tuple(steps)
 
     def room(self, value: Value) -> tuple[int, ...]:
@@ -238,14 +240,14 @@ def memory_address(facts: Facts, value: Value, coords: Sequence[Index]) -> Index
 
 
 def place_address(
-    strides: Sequence[int], coords: Sequence[Index], spaced: tuple[int, int] | None = None
+    strides: Sequence[int], coords: Sequence[Index], spaced: Spacing | None = None
 ) -> Index:
-    """Elements from the start of a tile in scratch. spaced: as Facts has it, for the first axis."""
+    """Elements from the start of a tile in scratch."""
     total = Index(0)
     for axis, (coord, stride) in enumerate(zip(coords, strides, strict=True)):
-        if spaced and not axis:
-            width, across = spaced
-            coord = affine.divide(coord, width) * across + affine.remainder(coord, width)
+        if spaced and axis == spaced.axis:
+            part, rest = affine.divide(coord, spaced.width), affine.remainder(coord, spaced.width)
+            coord = part * spaced.across + rest
         total = total + coord * stride
     return total
 

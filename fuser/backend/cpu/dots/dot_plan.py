@@ -10,6 +10,7 @@ from fuser.backend.cpu.dots.operand_plan import (
     broadcast_cost,
     broadcast_operand,
     left_of_unit,
+    pack_panels,
     padded,
     reuse,
     right_of_unit,
@@ -17,7 +18,7 @@ from fuser.backend.cpu.dots.operand_plan import (
     vector_operand,
     widened,
 )
-from fuser.backend.cpu.dots.records import DotPlan, OperandPlan
+from fuser.backend.cpu.dots.records import DotPlan, OperandPlan, Spacing
 from fuser.backend.cpu.dots.register_tile import TRANSPOSABLE_ROWS, register_tile
 from fuser.base.target import DotUnit
 from fuser.graph import walks
@@ -63,6 +64,7 @@ def plan_dot(facts: Facts, op: ops.Dot) -> None:
         facts.orders[op.result] = (0, 1) if axis == 1 else (1, 0)
         extent_rows, extent_vector = (rows, columns) if axis == 1 else (columns, rows)
         tile = register_tile(facts.target, extent_rows, -(-extent_vector // width))
+        pack_panels(facts, op, plans[axis], tile[1] * width, -(-extent_rows // tile[0]))
     steps = max(_period(facts, plan.value, op.a.shape[1]) for plan in plans.values())
     facts.dots[op] = DotPlan(plans[0], plans[1], *tile, steps=steps)
 
@@ -78,7 +80,7 @@ def _plan_unit_dot(facts: Facts, op: ops.Dot, unit: DotUnit) -> None:
         rows = window.rows if window else value.shape[0]
         facts.extents[value] = (padded(rows, ROWS), padded(value.shape[1], PANEL))
         if window:
-            facts.spaced[value] = (window.width, window.across)
+            facts.spaced[value] = Spacing(0, window.width, window.across)
     facts.dots[op] = DotPlan(a, b)
 
 

@@ -1,7 +1,9 @@
 """How dots read their operands: where they are, or from a copy that is made first.
 
 FMAs take vectors of one operand and elements of the other. What is dear to compute at its points,
-or lies across the vectors, is kept in scratch, in the order of axes that the vectors have.
+or lies across the vectors, is kept in scratch, in the order of axes that the vectors have. So are
+vectors that several register tiles read, and find in bounds, or far away, each time anew: in panels
+as wide as a register tile (`pack_panels`).
 
 The instruction of a dot unit adds up groups of neighbours along k. The left operand is read row by
 row, k innermost; the right one in panels of 16 columns, the elements of a group together (`PANEL`).
@@ -13,10 +15,12 @@ from __future__ import annotations
 
 from fuser.backend.cpu.analysis import affine, costs, kernel_facts
 from fuser.backend.cpu.analysis.kernel_facts import Facts
-from fuser.backend.cpu.dots.records import ImplicitIm2col, OperandPlan
+from fuser.backend.cpu.dots.records import ImplicitIm2col, OperandPlan, Spacing
 from fuser.backend.cpu.dots.register_tile import evaluated_once
 from fuser.backend.cpu.im2col.implicit_plan import find_implicit_im2col
 from fuser.base.target import DotUnit
+from fuser.graph import walks
+from fuser.graph.sizes import is_symbolic
 from fuser.tilegen import ops
 from fuser.tilegen.index import in_range
 from fuser.tilegen.ir import Op, View
@@ -29,6 +33,9 @@ ROWS = 16
 """Rows of a tile register: tiles in scratch are padded to whole ones."""
 TILE_BYTES = 64
 """Bytes of a row of a tile register, and of a line of memory."""
+COPY, CHECK, FAR = 4.0, 2.0, 2.0
+"""Instructions of a vector that is copied to scratch, and of a bound that a point is held against;
+as which a vector counts that is not in L1."""
 MOST_INLINE = 8
 """Instructions of an operand computed in the loop over k where nothing is computed twice; more take
 the registers of sums."""
@@ -136,6 +143,48 @@ def vector_cost(facts: Facts, op: ops.Dot, value: Value, axis: int, width: int) 
         return 0.0
     copy = value.type.size / width * (compute + vectors_at)
     return copy / reuse(facts, op, value) + 1
+
+
+def _check_cost(facts: Facts, value: Value, axis: int) -> float:
+    """Instructions by which an inline operand is found in bounds along an axis, at each point."""
+    cost = 0.0
+    for current in walks.reachable([value], facts.inline_operands):
+        op = facts.producers.get(current)
+        if not isinstance(op, ops.Load) or op.pad is None:
+            continue
+        for position, extent in zip(op.indices, op.view.shape, strict=True):
+            if axis in position.axes() and not in_range(position, extent):
+                cost += CHECK
+        cost += CHECK if op.mask is not None else 0.0
+    return cost
+
+
+def _far_cost(facts: Facts, value: Value, axis: int) -> float:
+    """What a vector along an axis costs beyond one in L1, where all register tiles read rows of an
+    array of any pitch: they may lie in a few sets of L1, each in a page of its own."""
+    op = facts.producers.get(value)
+    if not isinstance(op, ops.Load):
+        return 0.0
+    steps = zip(op.indices, op.view.strides, strict=True)
+    apart = any(is_symbolic(step) and 1 - axis in position.axes() for position, step in steps)
+    return FAR if apart else 0.0
+
+
+def pack_panels(facts: Facts, op: ops.Dot, plan: OperandPlan, width: int, passes: int) -> None:
+    """Keep an operand that is loaded in vectors in panels of `width` elements, with all of k in
+    each, where that pays. passes: register tiles that read a panel."""
+    value, axis, depth = plan.value, plan.axis, op.a.shape[1]
+    if facts.kind(value) != "inline":
+        return
+    again = _check_cost(facts, value, axis) + _far_cost(facts, value, axis)
+    if passes * again <= COPY + again:
+        return
+    keep(facts, value, (0, 1) if axis == 1 else (1, 0))
+    facts.pinned.add(value)
+    room = list(value.shape)
+    room[axis] = padded(room[axis], width)
+    facts.extents[value] = tuple(room)
+    facts.spaced[value] = Spacing(axis, width, depth * width)
 
 
 # by dot units, in rows and panels -----------------------------------------------------------------

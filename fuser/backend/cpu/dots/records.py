@@ -10,6 +10,16 @@ from fuser.tilegen.value import Value
 
 
 @dataclass(frozen=True)
+class Spacing:
+    """Of a tile in scratch: along `axis`, parts of `width` elements begin `across` elements apart.
+    Rows of an image may have room between them; panels of columns have all of k in between."""
+
+    axis: int
+    width: int
+    across: int
+
+
+@dataclass(frozen=True)
 class ImplicitIm2col:
     """A left operand that is windows over an image (im2col/implicit.py).
 

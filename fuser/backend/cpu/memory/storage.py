@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fuser.backend.cpu.dots.records import Spacing
 from fuser.backend.text import Reg
 from fuser.tilegen.index import Index
 from fuser.tilegen.ir import Buffer
@@ -18,12 +19,11 @@ Point = tuple[Index, ...]
 
 @dataclass(frozen=True)
 class Memory:
-    """A tile in scratch. spaced: (rows of the tile, rows of memory that they take), where some of
-    these belong to no row. origin: the point of the tile that it starts with."""
+    """A tile in scratch. origin: the point of the tile that it starts with."""
 
     pointer: Reg
     strides: tuple[int, ...]
-    spaced: tuple[int, int] | None = None
+    spaced: Spacing | None = None
     origin: tuple[Index, ...] = ()
 
 
