@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from fuser.base.target import X86_64_V3 as ANY
 from fuser.base.target import Target
@@ -250,15 +251,12 @@ def make_call(
 ) -> LanguageCall:  # fmt: skip
     """A launch as a call. bound: the arguments by parameter, arrays as `InMemory`, alone or in
     tuples. types: of the memories. Raises LanguageError, UnsupportedError, UsageError."""
-    raws = [np.empty(type.size, type.dtype.numpy) for type in types]
     arrays: dict[int, InMemory] = {}
 
     def stand_in(place: InMemory) -> Any:
-        raw = raws[place.memory]
-        made = np.ndarray(
-            place.shape, raw.dtype, raw, place.offset * raw.itemsize,
-            tuple(stride * raw.itemsize for stride in place.strides),
-        )  # fmt: skip
+        dtype = types[place.memory].dtype.numpy
+        steps = [stride * dtype.itemsize for stride in place.strides]
+        made = as_strided(np.empty(1, dtype), place.shape, steps)  # sizes alone: nobody reads it
         arrays[id(made)] = place
         return made
 

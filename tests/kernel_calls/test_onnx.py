@@ -26,6 +26,7 @@ from tests.kernel_calls.kernels import (
     rms_norm_of,
 )
 from tests.numerics import assert_close
+from tests.report.walk import report_of, wrong
 
 DOMAIN = "tests.kernels"
 
@@ -161,3 +162,26 @@ def test_what_is_wrong_is_told() -> None:
     )  # fmt: skip
     with pytest.raises(InvalidModelError, match="parameters for 1 tensors"):
         fuser.compile(model(bad, {"x": [4]}, "y"))
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    """What a report says of kernels of users, held against itself and a run without fusion."""
+    nodes = [
+        helper.make_node("Exp", ["x"], ["e"]),
+        helper.make_node("RmsNorm", ["e", "w"], ["n", ""], domain=DOMAIN, eps=1e-5),
+        helper.make_node("Increment", ["n"], ["i"], domain=DOMAIN, amount=1.0),
+        helper.make_node("Tanh", ["i"], ["y"]),
+    ]
+    path, file = tmp_path / "m.onnx", tmp_path / "kernels.py"
+    onnx.save(model(nodes, {"x": [7, 45]}, "y", {"w": floats(45)}), path)
+    file.write_text("from tests.kernel_calls import test_onnx\ntest_onnx.register()\n")
+    fused, alone = (
+        report_of(path, "cpu", 2, "--kernels", str(file), *more) for more in ((), ("--no-fusion",))
+    )
+    assert list(wrong(fused, alone)) == []
+    found = [launch["kind"] for launch in fused.data["launches"]]
+    assert found == ["kernel", "kernel", "map"]
+    first, second, _ = (launch["boundary_bytes"] for launch in fused.data["launches"])
+    size = 4 * 7 * 45
+    assert first == {"read": size + 4 * 45, "written": size}
+    assert second == {"read": size, "written": size}

@@ -34,6 +34,11 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("error:fuser leaves")
 
 
+@pytest.fixture(autouse=True)
+def same_codes() -> None:
+    torch.manual_seed(0)
+
+
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     torch._dynamo.reset()
     return torch.compile(function, backend="fuser", fullgraph=True)  # type: ignore[no-any-return]
