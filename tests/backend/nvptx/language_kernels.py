@@ -281,6 +281,45 @@ def locked_sum(programs: int = 32, block: int = 256, warps: int = 4) -> Kernel:
     return b.build()
 
 
+def locked_rows(
+    programs: int = 2,
+    dtype: DType = f32,
+    block: tuple[int, int, int] = (64, 32, 32),
+    depth: int = 96,
+    *,
+    gathered: bool = True,
+    warps: int = 2,
+    stages: int = 5,
+) -> Kernel:
+    """The greatest of each row of a @ b^T, columns by programs; a spin lock guards a row's read and
+    write. gathered: rows of a by numbers."""
+    m, n, k = block
+    b = Builder("locked_rows", Schedule(warps=warps, stages=stages))
+    left, out = pointer(b, "a", dtype), pointer(b, "best", f32, "output")
+    lock = pointer(b, "lock", i32, "output")
+    right = b.view(pointer(b, "b", dtype).buffer, (programs * n, depth // k, k))
+    rows = b.load(pointer(b, "rows", i64), (axis(0, m),), (m,)) if gathered else None
+    row = axis(0, m) if rows is None else lookup(rows, (0,))
+    column = index(b.program_id(0, programs)) * n
+
+    def step(i: Value, acc: Value) -> list[Value]:
+        x = b.load(left, (row * depth + index(i) * k + axis(1, k),), (m, k))
+        w = b.load(right, (column + axis(1, n), index(i), axis(0, k)), (k, n))
+        return [b.dot(x, w, acc, precision="tf32" if dtype is f32 else "exact")]
+
+    (total,) = b.loop(0, depth // k, 1, [b.full(0, (m, n), f32)], step)
+    best = b.reduce("fmax", total, 1)
+    free, taken = b.full(0, (), i32), b.full(1, (), i32)
+    b.while_loop(
+        [taken],
+        lambda seen: b.map("ne", seen, free),
+        lambda _: [b.atomic("compare_exchange", lock, (0,), taken, compare=free)],
+    )
+    b.store(out, (axis(0, m),), b.map("fmax", b.load(out, (axis(0, m),), (m,)), best))
+    b.atomic("exchange", lock, (0,), free)
+    return b.build()
+
+
 def handed_on(block: int = 256, warps: int = 4) -> Kernel:
     """The second of two programs waits for the flag of the first, which it loads."""
     b = Builder("handed_on", Schedule(warps=warps))

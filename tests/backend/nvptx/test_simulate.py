@@ -48,6 +48,12 @@ KERNELS: dict[str, tuple[Callable[[], Kernel], Target]] = {
     "published": (language_kernels.published, SM_90A),
     "published halves": (functools.partial(language_kernels.published, f16, 64, 1), SM_80),
     "locked": (functools.partial(language_kernels.locked_sum, 3), SM_90A),
+    **{f"locked rows of {dtype}, {block}, {'gathered' if gathered else 'plain'}": (
+        functools.partial(language_kernels.locked_rows, 2, dtype, block, gathered=gathered,
+                          warps=warps, stages=stages), SM_90A)
+        for dtype, block, warps, stages, gathered in (
+            (f32, (64, 32, 32), 2, 5, True), (f32, (64, 32, 32), 2, 5, False),
+            (f16, (64, 32, 32), 2, 5, True), (f16, (128, 64, 32), 8, 3, False))},
     "scan": (functools.partial(kernels.scan, "sum", f32, 3, 300, (4, 512), True), SM_80),
     "held": (functools.partial(kernels.softmax, 2, 1000, f16, (1, 1024), 1, held=True), SM_90A),
     "merged": (functools.partial(
