@@ -63,7 +63,7 @@ def as_tensor(e: Emitter, value: Operand, dtype: ElementType | None = None) -> T
     if isinstance(value, Tensor):
         return value
     if isinstance(value, Pointer | Choice):
-        e.fail(f"a {value.type} is not a number", "load what it points to, or cast it to int64")
+        e.fail(f"a {value.type} is not a number", "load what it points to")
     if not is_number(value):
         e.fail(f"{describe(value)} is not a number or a tile")
     kind = dtype or of_number(value)

@@ -121,11 +121,16 @@ class Statements(Expressions):
             plain = unwrap(found)
             if isinstance(plain, Tensor) and plain.literal is not None:
                 plain = plain.literal
-            if isinstance(plain, RUNTIME):
-                self.e.fail("a constexpr of a value that is known at run time only")
-            assert isinstance(node.target, ast.Name)
-            self.names[node.target.id] = plain
-            return
+            known = not isinstance(plain, RUNTIME)
+            if not known and not self.e.options.get("loose_constexprs"):
+                self.e.fail(
+                    "a constexpr of a value that is known at run time only",
+                    "drop the annotation, or make what it is made of constexpr parameters",
+                )
+            if known:
+                assert isinstance(node.target, ast.Name)
+                self.names[node.target.id] = plain
+                return
         self.assign(node.target, self.runtime(found))
 
     def _do_augassign(self, node: ast.AugAssign) -> None:

@@ -160,18 +160,30 @@ class CompiledKernel:
         return self[grid if grid[1] > 1 or len(grid) > 2 else (grid_0,)](*args)
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
-        """The launcher of this kernel for a grid, with all of its arguments in order."""
-        names = self.jit_function.arg_names
-        known = {} if self.source is None else self.source.constants
-        constants = {names.index(name): value for name, value in known.items() if name in names}
+        """The launcher of this kernel for a grid, with all of its arguments in order, or with all
+        but the constants."""
+        names, constants, options = self._fixed
+        launch = self.jit_function[grid]
+
+        def run(*args: Any, stream: Any = None, **named: Any) -> Any:
+            rest = iter(args)
+            whole = len(args) == len(names)
+            if whole or len(args) == len(names) - len(constants):
+                given = {} if whole else constants
+                placed = [given[n] if n in given else next(rest) for n in range(len(names))]
+                args = tuple(constants.get(n, value) for n, value in enumerate(placed))
+            return launch(*args, **named, **options)
+
+        return run
+
+    @cached_property
+    def _fixed(self) -> tuple[list[str], dict[int, Any], dict[str, Any]]:
+        """Names of parameters, the constants that were compiled in by position, the options."""
+        function = self.jit_function
+        names, known = function.arg_names, self.src.constants
+        fixed = known if self.source is not None else function.constexprs & known.keys()
         options = {
             keyword: getattr(self.options, field)
             for field, keyword in COMPILED_FOR.items() if keyword not in names
         }  # fmt: skip
-
-        def launch(*args: Any, stream: Any = None, **named: Any) -> Any:
-            if constants:
-                args = tuple(constants.get(n, value) for n, value in enumerate(args))
-            return self.jit_function[grid](*args, **named, **options)
-
-        return launch
+        return names, {names.index(name): known[name] for name in fixed if name in names}, options

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any
@@ -49,6 +50,45 @@ class Utils:
             "multiprocessor_count": cores,
             "warpSize": 32 if self.on_gpu else 1,
         }
+
+
+class HostEvent:
+    """A moment on the host, in place of an event on a stream."""
+
+    def __init__(self, enable_timing: bool = False, **named: Any) -> None:
+        self.at: float | None = None
+
+    def record(self, stream: Any = None) -> None:
+        """Make it this moment."""
+        self.at = time.perf_counter()
+
+    def elapsed_time(self, end: HostEvent) -> float:
+        """Milliseconds until another one. Raises UsageError where one is not recorded."""
+        if self.at is None or end.at is None:
+            raise UsageError("an event that was not recorded", hint="call record() first")
+        return 1e3 * (end.at - self.at)
+
+    def synchronize(self) -> None:
+        """Nothing: launches on CPUs end before they return."""
+
+    def wait(self, stream: Any = None) -> None:
+        """Nothing, likewise."""
+
+    def query(self) -> bool:
+        """Whether it is over: it is."""
+        return True
+
+
+class HostInterface:
+    """torch.cpu, with events that tell the time."""
+
+    Event = HostEvent
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.module, name)
 
 
 class Driver:
@@ -104,7 +144,7 @@ class Driver:
         torch = _torch()
         if torch is None:
             raise UsageError("there is no device interface", hint="import torch first")
-        return torch.cuda if self.on_gpu else torch.cpu
+        return torch.cuda if self.on_gpu else HostInterface(torch.cpu)
 
     def get_device_capability(self, device: int | None = None) -> Any:
         return _torch().cuda.get_device_capability(device)

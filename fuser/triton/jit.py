@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # the compiler and LLVM load at the first launch
 SPELLING = {
     "powers_of_two": True, "no_slices": True, "constexpr_globals": True, "no_exits": True,
     "plain_pointers": True, "wraps": True,
-    "equal_ranks": True,
+    "equal_ranks": True, "loose_constexprs": True,
 }  # fmt: skip
 """Where the language of Triton is narrower than fuser's (language/expressions.py reads these)."""
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fuser
 import fuser.triton as triton
 import fuser.triton.language as tl
 from fuser.errors import LanguageError, UsageError
@@ -181,7 +182,9 @@ def test_a_compiled_kernel_is_launched_as_by_triton() -> None:
         np.testing.assert_array_equal(out, x * 3)
         out[:] = 0
         made[2,](x, out, 64, 5.0, 32)
-    np.testing.assert_array_equal(out, x * 5)
+        np.testing.assert_array_equal(out, x * 5)
+        made[2,](x, out, 64, 6.0)
+    np.testing.assert_array_equal(out, x * 6)
     assert not compiles
 
 
@@ -190,6 +193,9 @@ def test_what_a_launch_was_compiled_from() -> None:
     made = triton.jit(scale.fn)[(2,)](x, out, 64, 3.0, BLOCK=32)
     assert made.src.signature == SIGNATURE and made.src.constants == {"BLOCK": 32}
     assert made.src.fn.arg_names == scale.arg_names
+    out[:] = 0
+    made[2, 1, 1](x, out, 64, 4.0)
+    np.testing.assert_array_equal(out, x * 4)
 
 
 def test_constexpr_functions_run_while_compiling() -> None:
@@ -402,3 +408,19 @@ def test_biases_of_exponents() -> None:
     names = ["fp16", "bf16", "fp32", "fp64", "fp8e5", "fp8e4nv", "fp8e4b8", "fp8e5b16", "fp8e4b15"]
     found = [tl.core.dtype(name).exponent_bias for name in names]
     assert found == [15, 127, 127, 1023, 15, 7, 8, 16, 15]
+
+
+@triton.jit
+def loose(out, n, B: tl.constexpr):
+    whole: tl.constexpr = B * n
+    tl.store(out + tl.arange(0, B), whole)
+
+
+@pytest.mark.parametrize("n", [1, 5])
+def test_a_constexpr_of_what_is_known_at_run_time_is_that(n: int) -> None:
+    """As in Triton, where an integer is compiled in if it is 1."""
+    out = np.zeros(4, np.int32)
+    loose[(1,)](out, n, B=4)
+    assert out.tolist() == [4 * n] * 4
+    with pytest.raises(LanguageError, match="a constexpr of a value that is known at run time"):
+        fuser.kernel(loose.fn)[(1,)](out, 5, B=4)

@@ -416,3 +416,17 @@ def test_waits_of_launches_do_nothing() -> None:
     x = np.zeros(1, np.float32)
     kernel[(1,)](x)
     assert x[0] == 3
+
+
+def test_events_of_a_cpu_tell_the_time() -> None:
+    """As packages measure that ask the driver for events, as on a GPU."""
+    pytest.importorskip("torch")
+    interface = Driver("cpu").get_device_interface()
+    start, end = interface.Event(enable_timing=True), interface.Event(enable_timing=True)
+    with pytest.raises(UsageError, match="not recorded"):
+        start.elapsed_time(end)
+    start.record()
+    end.record()
+    end.synchronize()
+    assert end.query() and start.elapsed_time(end) >= 0 >= end.elapsed_time(start)
+    assert interface.is_available() and interface.synchronize() is None
