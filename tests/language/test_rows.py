@@ -57,7 +57,8 @@ def traced(
     bound, options = kernel.bind(args, {"num_warps": warps})
     found = classify(bound, kernel.constexprs, kernel.plain, kernel.annotated)
     with Sizes({}) as sizes:
-        program = trace(kernel, found.classes, found.leaves, (grid,), options, sizes)
+        asked = options.on(target)
+        program = trace(kernel, found.classes, found.leaves, (grid,), asked, sizes)
         finish(program, sizes, target)
         text = compile_kernel(program.kernel, target).code.decode() if ptx else ""
     return program.kernel, text
