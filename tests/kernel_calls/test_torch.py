@@ -49,7 +49,7 @@ def floats(*shape: int) -> Any:
 
 
 def forward(x: Any, w: Any) -> tuple[Any, Any]:
-    out, inverse = torch.empty_like(x), torch.empty(x.shape[0])
+    out, inverse = torch.empty_like(x), torch.empty(x.shape[0], device=x.device)
     rms_norm[(x.shape[0],)](x, w, out, inverse, x.shape[1], 1e-5, BLOCK=64)
     return out, inverse
 
