@@ -5,8 +5,10 @@ A front end that traces programs adds a `Finder`; a kernel asks all of them befo
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
+from weakref import WeakValueDictionary
 
 Record = Callable[[Any, Mapping[str, Any], tuple[int, ...], Any], None]
 """Takes the kernel, its arguments by parameter, the grid and the options of a launch."""
@@ -19,6 +21,24 @@ captures: Callable[[], bool] | None = None
 """Whether a compiler reads the code of this program, in which case a kernel gives it this:"""
 launcher: Callable[[Any, Any], Callable[..., None]] | None = None
 """Takes a kernel and a grid, to launch it in code that such a compiler reads."""
+
+
+class Launchable:
+    """A kernel, by a number: what reads code takes numbers for constants, and objects not always
+    (PyTorch before 2.13)."""
+
+    launch_number: int
+
+    def __new__(cls, *args: Any, **named: Any) -> Self:
+        made = super().__new__(cls)
+        made.launch_number = next(_NUMBERS)
+        LAUNCHABLE[made.launch_number] = made
+        return made
+
+
+_NUMBERS = itertools.count()
+LAUNCHABLE: WeakValueDictionary[int, Launchable] = WeakValueDictionary()
+"""By number, the kernels that are there."""
 
 
 def recorder_of(values: Iterable[Any]) -> Record | None:

@@ -62,7 +62,7 @@ class Recorded:
 RECORDED = Recorded()
 
 
-class KernelFunction(Function):
+class KernelFunction(recording.Launchable, Function):
     """A function that can be launched as a kernel, or called by other functions of the language."""
 
     def __init__(

@@ -54,7 +54,7 @@ gathering: ContextVar[list[Any] | None] = ContextVar("gathering", default=None)
 """Where compile-only runs are noted, (kernel, arguments, grid, options), in place of a compile."""
 
 
-class KernelInterface:
+class KernelInterface(recording.Launchable):
     """What is launched as `kernel[grid](...)`."""
 
     def run(self, *args: Any, grid: Any, warmup: bool = False, **named: Any) -> Any:

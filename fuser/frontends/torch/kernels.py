@@ -271,10 +271,10 @@ def _at_once(function: _F) -> _F:
 
 
 @_at_once
-def describe(kernel: Any, grids: Any, names: tuple[str, ...], *given: Any) -> Any:
-    """(plans, number) of a launch; number -1: nothing is launched. grids: (meta-parameters, grid)
-    of each config. given: arguments, ("tensor", number, shape, strides, dtype, device) for tensors;
-    names: of the last of them."""
+def describe(number: int, grids: Any, names: tuple[str, ...], *given: Any) -> Any:
+    """(plans, place) of a launch of the kernel of a number; -1: nothing is launched. grids:
+    (meta-parameters, grid) of each config. given: arguments, ("tensor", number, shape, strides,
+    dtype, device) for tensors; names: of the last of them."""
     specs: dict[int, TensorSpec] = {}
 
     def argument(value: Any) -> Any:
@@ -296,6 +296,7 @@ def describe(kernel: Any, grids: Any, names: tuple[str, ...], *given: Any) -> An
     token = _answer.set(answers)
     try:
         if all(all(extents) for _, extents in grids):
+            kernel: Any = recording.LAUNCHABLE[number]
             kernel[grid](*arguments[:count], **named)
     finally:
         _answer.reset(token)
@@ -303,11 +304,11 @@ def describe(kernel: Any, grids: Any, names: tuple[str, ...], *given: Any) -> An
 
 
 @_at_once
-def _configs(kernel: Any) -> Any:
-    """Names of the parameters, and the meta-parameters of each config."""
+def _configs(number: int) -> Any:
+    """Names of the parameters of the kernel of a number, and the meta-parameters of each config."""
     names: tuple[str, ...] = ()
     configs: tuple[Any, ...] = ((),)
-    inner = kernel
+    inner: Any = recording.LAUNCHABLE[number]
     while not hasattr(inner, "signature"):
         if hasattr(inner, "configs"):
             configs = tuple(tuple(config.kwargs.items()) for config in inner.configs)
@@ -337,7 +338,7 @@ class Launcher:
         self.kernel, self.grid = kernel, grid
 
     def __call__(self, *args: Any, **named: Any) -> None:
-        parameters, configs, defaults = _configs(self.kernel)
+        parameters, configs, defaults = _configs(self.kernel.launch_number)
         meta = {
             **{name: _known(value) for name, value in defaults},
             **dict(zip(parameters, args, strict=False)),
@@ -368,7 +369,7 @@ class Launcher:
                 given.append(("tensor", number, shape, strides, value.dtype, value.device))
             else:
                 given.append(_known(value))
-        plans, number = describe(self.kernel, tuple(grids), tuple(named), *given)
+        plans, number = describe(self.kernel.launch_number, tuple(grids), tuple(named), *given)
         if number >= 0:
             perform(tensors, plans, number)
 
