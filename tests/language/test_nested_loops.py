@@ -324,3 +324,28 @@ def test_a_producer_leaves_loops_whose_range_needs_64_bits(
         )
         assert applied(code, WARP_SPECIALISATION) == fed
         lowered(code)
+
+
+@triton.jit
+def unrolled(x, out, n, STEP: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    for start in tl.static_range(0, 4 * STEP, STEP):
+        inside = start + at < n
+        values = tl.load(x + tl.program_id(0) * n + start + at, mask=inside, other=0)
+        tl.store(out + tl.program_id(0) * n + start + at, values + start, mask=inside)
+
+
+@pytest.mark.parametrize("step, apart", [(256, True), (384, True), (255, False), (128, False)])
+def test_stores_that_lie_apart_wait_for_nobody(
+    step: int, apart: bool, compiled: Callable[..., Code]
+) -> None:
+    kernel = triton.jit(unrolled.fn)
+    n = 3 * step + 200
+    x = np.random.default_rng(0).integers(0, 99, (2, n)).astype(np.int32)
+    out = np.zeros_like(x)
+    code = compiled(lambda: kernel[2,](x, out, n, step, 256))
+    with Sizes(code.examples):
+        assert ("barrier" in code_text(code)) is not apart
+    found = np.full_like(x, -1)
+    run_simulated(code, {"x": x, "out": found}, True)
+    np.testing.assert_array_equal(found, out)

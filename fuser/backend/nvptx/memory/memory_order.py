@@ -34,7 +34,8 @@ _OWN = (ops.Atomic, ops.GatherShared)
 class Access:
     """An access that other threads may not have done yet. linear: over the scalars and tiles of the
     program. owner: what says which thread an element is of, where it is one's. loop: it is of an
-    earlier iteration. fn: as in `Touch`."""
+    earlier iteration of this one. earlier: of some loop's, where scalars had other values. fn: as
+    in `Touch`."""
 
     buffer: Buffer
     linear: Index
@@ -42,6 +43,7 @@ class Access:
     owner: Layout | tuple[Coordinates, ...] | None
     fn: str
     loop: ops.For | None = None
+    earlier: bool = False
 
 
 class MemoryOrder:
@@ -81,14 +83,15 @@ class MemoryOrder:
             if before.loop is not None:
                 return not self._moves_on(item.linear, before.loop)
             return item.owner is None or before.owner != item.owner
-        return True
+        same = before.buffer is item.buffer and not before.earlier
+        return not (same and _apart(before.linear, item.linear))
 
     def aged(self, item: Access, loop: Op) -> Access:
         """The same access, seen from the next iteration of a loop."""
         if item.loop is loop or (item.loop is None and not self._reads(item.linear, loop)):
             return item
         known = loop if isinstance(loop, ops.For) and item.loop is None else None
-        return replace(item, owner=None, loop=known)
+        return replace(item, owner=None, loop=known, earlier=True)
 
     def left(self, item: Access, loop: Op) -> Access:
         """The same access, seen after a loop."""
@@ -125,6 +128,32 @@ class MemoryOrder:
             elif at.axes() or self._reads(at, loop):
                 return False
         return step > 0 and reach < step
+
+
+def _apart(one: Index, other: Index) -> bool:
+    """Whether no elements of two tiles, at expressions of the same scalars, are one in memory: by
+    how far they reach, beside what is a multiple of one of their steps."""
+    steps: list[tuple[int, int]] = []  # along each axis, and how many there are
+    rest = Index(0)
+    for linear, sign in ((one, 1), (other, -1)):
+        for atom, coefficient in linear.terms:
+            at = Index(0, ((atom, 1),))
+            if isinstance(atom, Axis) and not is_symbolic(coefficient):
+                steps.append((sign * coefficient, atom.extent - 1))
+            elif at.axes():
+                return False
+            else:
+                rest = rest + at * (sign * coefficient)
+        rest = rest + sign * linear.constant
+    if rest.terms or is_symbolic(rest.constant):
+        return False
+    for step in {0, *(abs(step) for step, _ in steps)}:
+        left = [(each, count) for each, count in steps if not step or each % step]
+        low = rest.constant + sum(min(0, each * count) for each, count in left)
+        high = rest.constant + sum(max(0, each * count) for each, count in left)
+        if low > 0 or high < 0 if not step else low > high // step * step:
+            return True
+    return False
 
 
 def _owner(layout: Layout) -> Layout | tuple[Coordinates, ...] | None:
