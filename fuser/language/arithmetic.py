@@ -312,8 +312,8 @@ def where(e: Emitter, condition: Operand, a: Operand, b: Operand) -> Any:
     """a where the condition holds, else b."""
     choice = to_bool(e, as_tensor(e, condition))
     if isinstance(a, Pointer) and isinstance(b, Pointer):
-        if a.buffer is not b.buffer:
-            e.fail("where between pointers of two arguments", "load from both, and choose then")
+        if a.buffer is not b.buffer:  # `fl.where` makes a Choice of them
+            e.fail("a choice between pointers of two arguments", "load from both, and choose then")
         offset = where(e, choice, a.offset, b.offset)
         return Pointer(a.buffer, a.element, offset, a.const)
     x, y = operands(e, a, b, "+")
@@ -361,7 +361,10 @@ def _pointer(e: Emitter, op: str, a: Operand, b: Operand) -> Any:
         a, b = b, a
     if isinstance(a, Choice) and op in ("+", "-"):
         moved = tuple(_pointer(e, op, pointer, b) for pointer in a.pointers)
-        return Choice(moved, a.which)
+        which = a.which
+        if which.shape:
+            which = shapes.broadcast_to(e, which, moved[0].shape)
+        return Choice(moved, which)
     if isinstance(a, Pointer) and isinstance(b, Pointer):
         if op == "-" and a.buffer is b.buffer:
             return binary(e, "-", a.offset, b.offset)

@@ -1,6 +1,6 @@
-"""Pointers that branches set to one argument or another.
+"""Pointers that branches, or `where`, set to one argument or another.
 
-p = x if flag else y        which = 0 or 1
+p = x if flag else y        which = 0 or 1, or a tile of them
 load(p + i, mask)     =>    where(which == 1, load(y + i, mask & (which == 1)),
                                   load(x + i, mask & (which == 0)))
 """
@@ -31,7 +31,11 @@ def merged(e: Emitter, a: Any, b: Any, merge: Merge) -> Choice | None:
     alone = len(first) == len(second) == 1
     if alone and first[0].buffer is second[0].buffer:
         return None
-    which = merge(_number(e, a, 0), _number(e, b, len(first)))
+    numbers = _number(e, a, 0), _number(e, b, len(first))
+    if any(number.shape for number in numbers):
+        left, right = (shapes.broadcast_to(e, number, first[0].shape) for number in numbers)
+        numbers = left, right
+    which = merge(*numbers)
     if alone:  # offsets that agree stay as they are
         offset = merge(first[0].offset, second[0].offset)
         return Choice(tuple(_at(p, offset) for p in (*first, *second)), which)
@@ -49,6 +53,18 @@ def selected(e: Emitter, condition: Tensor, a: Any, b: Any) -> Choice | None:
         return x if same else where(e, condition, x, y)
 
     return merged(e, a, b, merge)
+
+
+def chosen(e: Emitter, condition: Any, a: Pointer | Choice, b: Pointer | Choice) -> Any:
+    """`where(condition, a, b)` of pointers."""
+    if a.element != b.element:
+        e.fail(f"where between {a.type} and {b.type}", "cast one of them to the type of the other")
+    choice = to_bool(e, as_tensor(e, condition))
+    shape = shapes.common_shape(e, choice.shape, shapes.common_shape(e, a.shape, b.shape))
+    choice = shapes.broadcast_to(e, choice, shape)
+    a, b = shapes.broadcast_to(e, a, shape), shapes.broadcast_to(e, b, shape)
+    found = selected(e, choice, a, b)
+    return where(e, choice, a, b) if found is None else found
 
 
 def each(e: Emitter, choice: Choice, mask: Any) -> Iterator[tuple[Pointer, Tensor, Tensor]]:

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fuser.language import elementwise
+from fuser.language import choices, elementwise
 from fuser.language.arithmetic import as_tensor, binary, to_bool, where
 from fuser.language.debugging import checked
 from fuser.language.emitter import Emitter
 from fuser.language.registry import builtin, static_int
-from fuser.language.tensors import Tensor, unwrap
+from fuser.language.tensors import Choice, Pointer, Tensor, unwrap
 
 
 @builtin("where")
 def _where(e: Emitter, condition: Any, x: Any, y: Any) -> Any:
     """x where the condition holds, else y."""
-    return where(e, unwrap(condition), unwrap(x), unwrap(y))
+    condition, x, y = unwrap(condition), unwrap(x), unwrap(y)
+    if isinstance(x, Pointer | Choice) and isinstance(y, Pointer | Choice):
+        return choices.chosen(e, condition, x, y)
+    return where(e, condition, x, y)
 
 
 def _float_map(fn: str) -> Callable[..., Any]:

@@ -68,7 +68,7 @@ def skeleton(value: Any) -> Any:
         case Pointer():
             return ("pointer", value.buffer, value.element, value.shape, value.const)
         case Choice():
-            return ("choice", *map(skeleton, value.pointers))
+            return ("choice", *map(skeleton, (value.which, *value.pointers)))
         case BlockPointer():
             return ("block", value.base.buffer, value.base.element, value.block_shape)
         case tuple():

@@ -23,7 +23,8 @@ def lift(x: T, change: Callable[[Tensor], Tensor]) -> T:
     if isinstance(x, Pointer):
         return cast(T, replace(x, offset=change(x.offset)))
     if isinstance(x, Choice):
-        return cast(T, Choice(tuple(lift(item, change) for item in x.pointers), x.which))
+        which = change(x.which) if x.which.shape else x.which
+        return cast(T, Choice(tuple(lift(item, change) for item in x.pointers), which))
     return cast(T, change(cast(Tensor, x)))
 
 

@@ -97,8 +97,8 @@ class Pointer(RuntimeValue):
 
 @dataclass(eq=False)
 class Choice(RuntimeValue):
-    """A pointer that branches set to one argument or another: of `pointers`, which are of one type
-    and shape, the one with the number `which`."""
+    """A pointer that branches, or `where`, set to one argument or another: of `pointers`, which are
+    of one type and shape, the one with the number `which`: one number, or a tile of that shape."""
 
     pointers: tuple[Pointer, ...]
     which: Tensor

@@ -346,6 +346,6 @@ def test_stores_that_lie_apart_wait_for_nobody(
     code = compiled(lambda: kernel[2,](x, out, n, step, 256))
     with Sizes(code.examples):
         assert ("barrier" in code_text(code)) is not apart
-    found = np.full_like(x, -1)
+    found = np.zeros_like(x)
     run_simulated(code, {"x": x, "out": found}, True)
     np.testing.assert_array_equal(found, out)

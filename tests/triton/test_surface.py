@@ -353,3 +353,18 @@ def test_who_asks_for_gluon_before_using_it_is_told_that_it_is_not_there() -> No
     assert util.find_spec("triton.language") is not None
     found = answers.scoped_import("triton.experimental.gluon.language", fromlist=["constexpr"])
     assert found.constexpr is tl.constexpr  # type: ignore[attr-defined]
+
+
+def test_private_names_that_packages_use() -> None:
+    @triton.jit
+    def kernel(out, N: tl.constexpr):
+        steps: tl.constexpr = tl.standard._log2(N)
+        x = tl.arange(0, N)
+        for i in tl.static_range(steps):
+            x += 1 << i
+        tl.store(out + tl.arange(0, N), x)
+
+    out = np.zeros(16, np.int32)
+    kernel[(1,)](out, 16)
+    assert out.tolist() == [n + 15 for n in range(16)]
+    assert [tl.standard._log2(n) for n in (1, 2, 64)] == [0, 1, 6]

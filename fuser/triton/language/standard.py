@@ -7,6 +7,7 @@ from fuser.triton.absent import names
 from fuser.triton.constexprs import constexpr_function
 
 
+# Packages use these two, though their names are private.
 @constexpr_function
 def _log2(i: int) -> int:
     """The logarithm of a power of 2, else that of the greatest one below."""
