@@ -405,7 +405,7 @@ class Expressions:
         chosen: list[tuple[int, Any]] = []
         for number, item in enumerate(items):
             if _is_none(item):
-                places.append(number - dropped)
+                places.append(number - dropped if owner.shape else len(places))
                 continue
             if not (
                 isinstance(item, ast.Slice) and (item.lower, item.upper, item.step) == (None,) * 3

@@ -424,3 +424,26 @@ def test_a_constexpr_of_what_is_known_at_run_time_is_that(n: int) -> None:
     assert out.tolist() == [4 * n] * 4
     with pytest.raises(LanguageError, match="a constexpr of a value that is known at run time"):
         fuser.kernel(loose.fn)[(1,)](out, 5, B=4)
+
+
+@triton.jit
+def rows_of(x, out, INDEX: tl.constexpr):
+    row = tl.program_id(0)
+    at = tl.arange(0, 4)
+    if INDEX == 0:
+        place = row[:, None] * 4 + at[None, :]
+    elif INDEX == 1:
+        place = row[None, :] * 4 + at[None, :]
+    elif INDEX == 2:
+        place = row[:, None, None] * 4 + at[None, None, :]
+    else:
+        place = row[:, None, :, None] * 4 + at[None, :]
+    tl.store(out + place, tl.load(x + place) + 1)
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_axes_added_to_a_scalar(index: int) -> None:
+    """All of a scalar is itself, wherever it stands among the axes that are added."""
+    x, out = np.arange(12, dtype=np.float32), np.zeros(12, np.float32)
+    rows_of[(3,)](x, out, index)
+    np.testing.assert_array_equal(out, x + 1)
