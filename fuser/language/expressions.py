@@ -37,6 +37,8 @@ from fuser.language.tensors import (
 from fuser.language.types import ConstexprType, is_type
 from fuser.runtime.arrays import is_array
 
+CONSTANTS = (bool, int, float, str, tuple)
+"""What names outside of a kernel may stand for, beside None."""
 BINARY: dict[type[ast.operator], str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
     ast.Pow: "**", ast.LShift: "<<", ast.RShift: ">>", ast.BitAnd: "&", ast.BitOr: "|",
@@ -120,7 +122,7 @@ class Expressions:
             return ConstantFunction(found.value) if function else found.value
         if isinstance(found, Builtin | ModuleType) or is_type(found) or callable(found):
             return found
-        if found is None or isinstance(found, bool | int | float | str | tuple):
+        if found is None or isinstance(found, CONSTANTS):
             if self.e.options.get("constexpr_globals"):
                 self.e.fail(
                     f"the kernel reads the global variable {name}, which is no constexpr",
@@ -345,9 +347,12 @@ class Expressions:
             close = difflib.get_close_matches(name, dir(owner), 1)
             what = owner.__name__ if isinstance(owner, ModuleType) else describe(owner)
             self.e.fail(f"{what} has no {name!r}", f"did you mean {close[0]}?" if close else "")
-        if isinstance(owner, ModuleType) and isinstance(found, Constexpr):
+        if not isinstance(owner, ModuleType):
+            return unwrap(found)
+        constant = found is None or isinstance(found, CONSTANTS)
+        if constant or isinstance(found, Constexpr):
             self.e.outside.note(owner, name, found)
-        return self.outer(name, found) if isinstance(owner, ModuleType) else unwrap(found)
+        return found if constant else self.outer(name, found)
 
     def _subscript(self, node: ast.Subscript) -> Any:
         owner = unwrap(self.value(node.value))
@@ -401,15 +406,14 @@ class Expressions:
             named = sum(not _is_none(i) for i in items) - 1
             whole = [ast.Slice()] * (len(owner.shape) - named)
             items = [*items[:at], *whole, *items[at + 1 :]]
-        places, axis, dropped, found = [], 0, 0, owner
+        axis, dropped, found = 0, 0, owner
+        places: list[int] = []
         chosen: list[tuple[int, Any]] = []
         for number, item in enumerate(items):
             if _is_none(item):
-                places.append(number - dropped)
+                places.append(number - dropped if owner.shape else len(places))
                 continue
-            if not (
-                isinstance(item, ast.Slice) and (item.lower, item.upper, item.step) == (None,) * 3
-            ):
+            if not (isinstance(item, ast.Slice) and _is_whole(item)):
                 chosen.append((axis, item))
                 dropped += not isinstance(item, ast.Slice)
             axis += 1
@@ -463,6 +467,11 @@ def _is_known(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(_is_known(unwrap(item)) for item in value)
     return value is None or isinstance(value, bool | int | float | str)
+
+
+def _is_whole(node: ast.Slice) -> bool:
+    """Whether a slice is `:`, or says so with None."""
+    return all(end is None or _is_none(end) for end in (node.lower, node.upper, node.step))
 
 
 def _is_none(node: ast.expr) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -424,3 +425,54 @@ def test_a_constexpr_of_what_is_known_at_run_time_is_that(n: int) -> None:
     assert out.tolist() == [4 * n] * 4
     with pytest.raises(LanguageError, match="a constexpr of a value that is known at run time"):
         fuser.kernel(loose.fn)[(1,)](out, 5, B=4)
+
+
+@triton.jit
+def rows_of(x, out, INDEX: tl.constexpr):
+    row = tl.program_id(0)
+    at = tl.arange(0, 4)
+    if INDEX == 0:
+        place = row[:, None] * 4 + at[None, :]
+    elif INDEX == 1:
+        place = row[None, :] * 4 + at[None, :]
+    elif INDEX == 2:
+        place = row[:, None, None] * 4 + at[None, None, :]
+    elif INDEX == 3:
+        place = row[:, None, :, None] * 4 + at[None, :]
+    else:
+        place = row[None:, None] * 4 + at[None, None:None:None]
+    tl.store(out + place, tl.load(x + place) + 1)
+
+
+@pytest.mark.parametrize("index", range(5))
+def test_axes_added_to_a_scalar(index: int) -> None:
+    """All of a scalar is itself, wherever it stands among the axes that are added."""
+    x, out = np.arange(12, dtype=np.float32), np.zeros(12, np.float32)
+    rows_of[(3,)](x, out, index)
+    np.testing.assert_array_equal(out, x + 1)
+
+
+settings = ModuleType("settings")
+
+
+@triton.jit
+def configured(out):
+    if settings.backend is None:
+        tl.store(out, settings.step)
+    else:
+        tl.store(out, -settings.step)
+
+
+def test_constants_of_modules_are_compiled_in() -> None:
+    """As in Triton, where a global of the kernel's own module must be a constexpr, and an attribute
+    of another module need not be. A kernel that read one does not run with another."""
+    vars(settings).update(backend=None, step=3)
+    kernel, out = triton.jit(configured.fn), np.zeros(1, np.int32)
+    for _ in range(3):
+        kernel[(1,)](out)
+        assert out[0] == 3
+    vars(settings).update(step=4)
+    with pytest.raises(RuntimeError, match="step has changed"):
+        kernel[(1,)](out)
+    triton.jit(configured.fn)[(1,)](out)
+    assert out[0] == 4
