@@ -1,6 +1,6 @@
 """A matmul in the block language as people write it: pointers, masks, a loop over k."""
 
-# The language reads the annotations of kernels, which are no types: mypy leaves this file out.
+# The language reads the annotations of kernels, which are not types: mypy leaves this file out.
 # mypy: ignore-errors
 
 from __future__ import annotations

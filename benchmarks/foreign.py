@@ -184,10 +184,10 @@ def summary(rows: Sequence[Row]) -> list[str]:
         ratios = [ratio for row in rows if (ratio := row.ratio(what)) > 0]
         if ratios:
             mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-            behind = sum(ratio < 0.995 for ratio in ratios)
+            slower = sum(ratio < 0.995 for ratio in ratios)
             said.append(
                 f"{what}: geometric mean {mean:.3f} over {len(ratios)} cases, least "
-                f"{min(ratios):.2f}, {behind} below 0.995"
+                f"{min(ratios):.2f}, {slower} below 0.995"
             )
     firsts = {
         name: sum(row.sides.get(name, {}).get("compile", 0.0) for row in rows)

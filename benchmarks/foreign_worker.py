@@ -81,7 +81,7 @@ class Prepared:
 
 
 def _milliseconds(call: Callable[[], Any], device: str) -> tuple[float, float]:
-    """Of a call: between events on the GPU for calls in a row, and by the clock for single calls
+    """A call: between events on the GPU for calls in a row, and by the clock for single calls
     that are waited for. On a CPU both are the clock's."""
     wait = torch.cuda.synchronize if device == "cuda" else (lambda: None)
     wait()

@@ -212,7 +212,7 @@ def answered(table: Mapping[str, str], *packages: str) -> Iterator[None]:
     before = {name: dict(_FINDER.tables.get(name, {})) for name in packages}
     for name in packages:
         _FINDER.tables[name] = {**before[name], **table}
-    # In front of finders that others have put in front of it since.
+    # Before finders that others have put before it since.
     sys.meta_path[:] = [_FINDER, *(finder for finder in sys.meta_path if finder is not _FINDER)]
     importlib.invalidate_caches()
     try:

@@ -125,7 +125,7 @@ class Expressions:
         if found is None or isinstance(found, CONSTANTS):
             if self.e.options.get("constexpr_globals"):
                 self.e.fail(
-                    f"the kernel reads the global variable {name}, which is no constexpr",
+                    f"the kernel reads the global variable {name}, which is not a constexpr",
                     f"write {name} = tl.constexpr({found!r}), or pass it as an argument",
                 )
             return found

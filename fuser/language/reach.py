@@ -6,7 +6,7 @@ A witness is one element that one program surely touches: the first or the last 
 axis, of a loop its first or last iteration, of a tile its first or last element. Its place is a dim
 over the sizes of the launch, so a launch computes it in no time, and an array that ends before it
 is an error with the line instead of a dead process. What is under an `if`, in a loop that does not
-run, under a mask of data, or at an address that is looked up, is no witness: nothing right is
+run, under a mask of data, or at an address that is looked up, is not a witness: nothing right is
 refused.
 """
 
@@ -35,7 +35,7 @@ from fuser.tilegen.index import (
 from fuser.tilegen.ir import Block, Kernel, Op, View
 from fuser.tilegen.value import UNBOUNDED, Value
 
-MOST = 64
+MAX_WITNESSES = 64
 """Witnesses of a kernel."""
 ACCESSES = (ops.Load, ops.Store, ops.AtomicAdd, ops.Atomic)
 
@@ -116,7 +116,7 @@ def witnesses(kernel: Kernel, leaves: Sequence[int]) -> tuple[Witness, ...]:
                 corner.program, isinstance(op, ops.Store | ops.AtomicAdd) or _stores(op), op.source,
             )  # fmt: skip
             found.setdefault((made.leaf, made.bytes, made.element, made.conditions), made)
-    return tuple(found.values())[:MOST]
+    return tuple(found.values())[:MAX_WITNESSES]
 
 
 class Span(NamedTuple):

@@ -40,7 +40,7 @@ from fuser.runtime.cache import KernelCache
 from fuser.runtime.kernel_record import kernel_from_record, kernel_to_record
 from fuser.tilegen.parse import parse_kernel
 
-MOST_KEPT = 8
+MAX_ENTRIES = 8
 """Entries of one key, for sizes that other guards hold of."""
 
 
@@ -81,7 +81,7 @@ def broken(
     for fact in program.facts:
         record = found.records.get(fact.leaf)
         if record is None:
-            return f"{fact.name} is no array"
+            return f"{fact.name} is not an array"
         if not fact.holds(record):
             return f"{fact.found(record)} (was compiled where {fact})"
     sizes = sizes_of(program, found, grid)
@@ -119,7 +119,7 @@ class Shelf:
 
     def find(self) -> Code | None:
         """The code for the launch, if there is any."""
-        for number in range(MOST_KEPT):
+        for number in range(MAX_ENTRIES):
             entry = self._entry(number)
             if entry is None:
                 return None
@@ -141,7 +141,7 @@ class Shelf:
         reads = list(program.outside.reads.values())
         if any(id(read.owner) not in places for read in reads):
             return
-        number = next((n for n in range(MOST_KEPT) if not self._holds(n)), None)
+        number = next((n for n in range(MAX_ENTRIES) if not self._holds(n)), None)
         if number is None:
             return
         record = {

@@ -34,7 +34,7 @@ class Schedule:
     row maxima of an attention may be any number between the two that the program gives.
 
     CPUs. k_panels: (row tiles, panels) of a program whose matmul goes through k in blocks. packs:
-    whether right operands of a matmul, which are no constants, are copied to panels first.
+    whether right operands of a matmul, which are not constants, are copied to panels first.
     Either. late_scales: scales of decoded weights are applied after the matmul. digits: a row by
     weights of 4 bits is multiplied in whole numbers.
     """

@@ -297,7 +297,7 @@ class Autotuner(KernelInterface):
         return found
 
     def _known(self, named: dict[str, Any]) -> Config:
-        """Of a launch that is recorded, which nobody can time: what was the fastest before, else
+        """A recorded launch, which nobody can time: what was the fastest before, else
         the first config that is not pruned."""
         found = self.cache.get(self._key(named))
         return found or self.prune_configs(named)[0]

@@ -1,4 +1,4 @@
-"""Arrays whose end is no end of a vector: long vectors up to there, single elements at the end."""
+"""Arrays whose end is not the end of a vector: long vectors up to there, then single elements."""
 
 from __future__ import annotations
 

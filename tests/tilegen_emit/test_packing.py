@@ -1,4 +1,4 @@
-"""Right operands of a CPU's matmuls that are no constants: a program before packs them."""
+"""Right operands of a CPU's matmuls that are not constants: a program before packs them."""
 
 from __future__ import annotations
 

@@ -76,13 +76,15 @@ def register_kernel(
     """
     domain, separator, op_type = name.rpartition("::")
     if not (separator and domain and op_type):
-        raise UsageError(f"{name!r} is no name of an operator", hint='such as "my.domain::Scale"')
+        raise UsageError(
+            f"{name!r} is not a name of an operator", hint='such as "my.domain::Scale"'
+        )
     key = domain, op_type
     if domain == "ai.onnx" or (key in domains_with_handlers() and key not in _REGISTERED):
         raise UsageError(f"{name} is one of fuser's operators", hint="take a domain of your own")
     if not (hasattr(kernel, "__getitem__") and (hasattr(kernel, "fn"))):
         raise UsageError(
-            f"{kernel!r} is no kernel", hint="one that fuser.triton.jit or fuser.kernel made"
+            f"{kernel!r} is not a kernel", hint="one that fuser.triton.jit or fuser.kernel made"
         )
     _REGISTERED.add(key)
 
@@ -233,7 +235,7 @@ def _results(
         for operand, memory in zip(given, call.memories, strict=True):
             if memory.result is not None and operand not in outputs:
                 raise InvalidModelError(
-                    f"{call.name} writes {memory.name}, which is no output of the node",
+                    f"{call.name} writes {memory.name}, which is not an output of the node",
                     where=node.where,
                     hint="let shapes= give the input itself for an output",
                 )

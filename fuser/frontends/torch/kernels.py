@@ -57,7 +57,7 @@ class Rows:
 
 
 Plan = tuple[int, tuple[tuple[int, ...], ...] | None, bool, bool]
-"""Of a memory: the number of the tensor, the fields of its `Rows` (None: row-major as it is),
+"""A memory: the number of the tensor, the fields of its `Rows` (None: row-major as it is),
 whether it is an operand, and whether it is written."""
 
 
@@ -111,7 +111,7 @@ def _from_memory(x: Any, rows: tuple[tuple[int, ...], ...] | None, shape: Any) -
 
 
 def rows_of(shape: Sequence[int], strides: Sequence[int], name: str) -> Rows | None:
-    """None where the tensor is row-major. Raises UnsupportedError for a tensor that is no array
+    """None where the tensor is row-major. Raises UnsupportedError for a tensor that is not an array
     with gaps, in any order of its axes."""
     if 0 in shape or all(
         stride == wanted or extent == 1

@@ -99,11 +99,11 @@ def value_of(region: Region, node: Node, number: int) -> Value:
 
 def _followers(region: Region, result: Value) -> list[Value]:
     """The outputs of a region that are computed from a result of the kernel."""
-    behind = {result}
+    after = {result}
     for node in region.nodes:
-        if node.op != KERNEL_CALL and not behind.isdisjoint(node.inputs):
-            behind.update(node.outputs)
-    return [value for value in region.outputs if value in behind and value is not result]
+        if node.op != KERNEL_CALL and not after.isdisjoint(node.inputs):
+            after.update(node.outputs)
+    return [value for value in region.outputs if value in after and value is not result]
 
 
 def _copy(

@@ -1,4 +1,4 @@
-"""Right operands of a CPU's matmuls that are no constants: a program of their own copies them to
+"""Right operands of a CPU's matmuls that are not constants: a program of their own copies them to
 panels, as constants are copied when a plan is built.
 
     panels[batch, n // width, k, n % width] = right[batch, k, n]     0 after the last column

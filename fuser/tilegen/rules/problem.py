@@ -52,7 +52,7 @@ class Problem:
     of 16 bits, which lie as a block of few rows wants them. panel: columns of such a block, sums of
     which are results; 0 elsewhere. decoded: bits of a code that an element of the right operands
     is computed from in the kernel; 0 elsewhere. pitch: bytes from a step of k of the right operands
-    to the next, where these are arrays of the run; 0 where neighbours in memory are no columns;
+    to the next, where these are arrays of the run; 0 where neighbours in memory are not columns;
     None of constants, which are packed, and of what is computed. open: whether sizes are those of
     an example.
     """

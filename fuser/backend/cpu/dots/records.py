@@ -11,7 +11,7 @@ from fuser.tilegen.value import Value
 
 @dataclass(frozen=True)
 class Spacing:
-    """Of a tile in scratch: along `axis`, parts of `width` elements begin `across` elements apart.
+    """A tile in scratch: along `axis`, parts of `width` elements begin `across` elements apart.
     Rows of an image may have room between them; panels of columns have all of k in between."""
 
     axis: int
