@@ -185,7 +185,6 @@ VALUES = {
     "None plus": ("a = n + None  #!", "None", ""),
     "a module": ("a = n + math  #!", "module", ""),
     "a dtype": ("a = n + fl.float32  #!", "ElementType", ""),
-    "where of pointers": ("a = fl.where(n > 3, x, y)  #!", "two arguments", "load"),
     "bit cast": ("a = fl.load(x).to(fl.int16, bitcast=True)  #!", "bit cast", "32 bits"),
     "missing annotation": ("a = fl.arange(0, n + B)  #!", "known while compiling", "constexpr"),
     "an atomic on a number": ("fl.atomic_add(n, 1)  #!", "atomic", ""),
