@@ -14,6 +14,7 @@ DEFAULT = (
     "language/test_random.py", "language/test_tuple.py", "language/test_annotations.py",
     "language/test_conversions.py", "language/test_compile_errors.py", "language/test_decorator.py",
     "language/test_tensor_descriptor.py", "language/test_libdevice.py", "language/test_module.py",
+    "language/test_mxfp.py",
     "language/test_subprocess.py", "runtime/test_autotuner.py", "runtime/test_launch.py",
     "runtime/test_subproc.py", "runtime/test_cache.py", "runtime/test_driver.py", "test_debug.py",
     "test_knobs.py",
