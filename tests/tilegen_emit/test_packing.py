@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 import fuser
 from fuser import dtypes
-from fuser.base.target import X86_64_V3, X86_64_V4
+from fuser.base.target import X86_64_V3, X86_64_V4, Target
 from fuser.dtypes import DType
 from fuser.tilegen.emit import emit
 from fuser.tilegen.rules.cost import cost
@@ -107,7 +107,9 @@ def matmul(turned: bool, shapes: tuple[tuple[int, ...], ...], kind: int) -> obje
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
 @pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("sizes", [(67, 513, 530), (130, 1100, 257), (2, 40, 300, 520)])
+@pytest.mark.parametrize(
+    "sizes", [(67, 513, 530), (130, 1100, 257), (2, 40, 300, 520), (4, 333, 530)]
+)
 def test_plans(sizes: tuple[int, ...], turned: bool, dtype: type) -> None:
     """Against float64, with NaN and infinity in a row and a column, on one and two threads."""
     *batch, m, k, n = sizes
@@ -133,6 +135,53 @@ def test_plans(sizes: tuple[int, ...], turned: bool, dtype: type) -> None:
     assert (found[0][np.isinf(wanted)] == wanted[np.isinf(wanted)]).all()
     at = np.isfinite(wanted)
     assert (np.abs(found[0][at].astype(np.float64) - wanted[at]) <= (error + rounding)[at]).all()
+
+
+def rows_in_order(m: int, k: int, n: int, target: Target = X86_64_V4, **more: int) -> bool:
+    """Whether the schedule of a right operand of rows takes k a few steps at a time."""
+    problem = Problem(m, n, k, 32, pitch=4 * n, folded=False)
+    found = dot_schedule(target, replace(problem, **more))
+    return found.block("k") < k and not found.packs
+
+
+@pytest.mark.parametrize("target", [X86_64_V3, X86_64_V4], ids=lambda t: t.arch)
+def test_few_rows_read_the_right_operand_in_order(target: Target) -> None:
+    assert all(rows_in_order(m, 4096, 4096, target) for m in (1, 2, 5, 8, 16))
+    assert rows_in_order(1, 1000, 1000, target) and rows_in_order(4, 3072, 768, target)
+    assert not rows_in_order(300, 4096, 4096, target)
+    assert not rows_in_order(1, 4096, 16, target)  # rows follow each other as it is
+    assert not rows_in_order(1, 4096, 4096, target, pitch=0)
+    assert not rows_in_order(1, 4096, 4096, target, panel=64)
+    constant = Problem(1, 4096, 4096, 32, folded=False)
+    assert dot_schedule(target, constant).block("k") == 4096
+
+
+@pytest.mark.parametrize("dtype", [dtypes.f32, dtypes.f16, dtypes.bf16, dtypes.f64])
+@pytest.mark.parametrize("sizes", [(1, 37, 129), (3, 100, 70), (16, 40, 64)])
+def test_rows_in_order(sizes: tuple[int, int, int], dtype: DType) -> None:
+    """Steps of k and columns that hang over, a bias and a residual."""
+    rows, depth, columns = sizes
+    m = Model(dtype)
+    z = m.dot(m.input(2, rows, depth), m.input(2, depth, columns), (2, 1), (0,))
+    z = m.b.map("tanh", m.b.map("add", z, m.weight(columns)))
+    m.output(m.b.map("add", z, m.input(2, rows, columns)))
+    schedule = Schedule(blocks=(("m", rows), ("n", 64), ("k", 8)))
+    check(one_region(m.graph, "contraction"), m.feeds, CPU, schedule)
+
+
+def test_bits_of_few_rows_are_those_of_a_register_tile() -> None:
+    """Sums go through k in its order, however many rows, columns or threads there are."""
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((17, 515)).astype(np.float32)
+    b = rng.standard_normal((515, 600)).astype(np.float32)
+    wanted = np.zeros((17, 600), np.float64)
+    for k in range(515):  # float32 multiply-adds, whose products float64 holds
+        wanted = (wanted + np.multiply.outer(a[:, k], b[k], dtype=np.float64)).astype(np.float32)
+    for rows in (1, 4, 16, 17):
+        model = matmul(False, ((rows, 515), b.shape, (rows, 600)), TensorProto.FLOAT)
+        for threads in (1, 2):
+            plan = fuser.compile(model, device="cpu", threads=threads)
+            assert plan.run({"a": a[:rows], "b": b})["y"].tobytes() == wanted[:rows].tobytes()
 
 
 def test_packing_leaves_the_bits_of_batch_invariant_plans() -> None:

@@ -44,6 +44,9 @@ NEAR_CYCLES, FAR_CYCLES, WALK_CYCLES, TURNED_CYCLES = 7.0, 16.0, 8.0, 8.0
 sees no order in them. In which a row's page is looked up, where there are more than TLB_PAGES. And
 in which a vector of columns is put together where k is innermost."""
 TLB_PAGES = 64
+SUM_CYCLES, STREAMED_TILE = 2.0, (6, 4)
+"""Cycles in which a vector of sums is loaded and stored; rows and vectors of the register tiles of
+blocks whose sums are in cache."""
 PACK_CYCLES, PACK_LAUNCHES = 4.0, 2
 """Cycles in which a vector is copied to a panel; kernel boundaries as which the program counts."""
 
@@ -92,6 +95,8 @@ def tile_step(target: Target, problem: Problem, schedule: Schedule) -> float:
     vectors = ceildiv(schedule.block("n"), target.lanes(64 if problem.bits == 64 else 32))
     begun = target.vector_fmas * target.vector_bits / 512
     lines = LINE_CYCLES * (vectors + _evicted(target, rows, _pitch(problem)))
+    if problem.pitch and not schedule.packs and schedule.block("k", problem.k) < problem.k:
+        return _streamed_step(target, rows, vectors, schedule.block("k"))
     others = LOADS * (rows + vectors) + START
     step = others * (0.1 if target.vector_fmas == 1 else 1)
     if problem.pitch is not None and not schedule.packs:
@@ -102,6 +107,18 @@ def tile_step(target: Target, problem: Problem, schedule: Schedule) -> float:
             apart = _row_cycles(target, problem.k, problem.pitch, width)
             return max(rows * vectors, lines * begun, apart * target.vector_fmas) + step
     return max(rows * vectors, lines * begun) + step
+
+
+def _streamed_step(target: Target, rows: int, vectors: int, depth: int) -> float:
+    """`tile_step` of rows of the right operand in order, in so many steps of k at a time, whose
+    sums are loaded and stored once for all of these."""
+    begun = target.vector_fmas * target.vector_bits / 512
+    high, wide = STREAMED_TILE
+    tiles = ceildiv(rows, high) * ceildiv(vectors, wide)
+    sums = SUM_CYCLES * target.vector_fmas * rows * vectors / depth
+    others = (LOADS * (min(rows, high) + wide) + START) * tiles
+    step = others * (0.1 if target.vector_fmas == 1 else 1)
+    return max(rows * vectors, LINE_CYCLES * vectors * begun) + sums + step
 
 
 @functools.lru_cache(maxsize=1024)

@@ -22,19 +22,45 @@ def dot_schedule(target: Target, problem: Problem) -> Schedule:
 
 def candidates(target: Target, problem: Problem) -> list[Schedule]:
     """Matmuls of known sizes in the register tiles that fit, those of the least cost first: of
-    right operands as they are, and of packed ones where they can be."""
+    right operands as they are, and of packed ones where they can be. Few rows by whole rows of a
+    right operand take the place of packed ones, whose k may be cut: of these two a cost that counts
+    threads would choose the bits."""
+    few = row_schedule(target, problem)
+    ways = (False,) if problem.pitch is None or few is not None else (False, True)
     found = [
         replace(matmul_schedule(target, problem, *tile), packs=packs)
-        for packs in ((False,) if problem.pitch is None else (False, True))
+        for packs in ways
         for tile in register_tiles(target, problem, packs)
     ]
-    return sorted(found, key=lambda schedule: cost(target, problem, tile_of(schedule)))
+    found += [few] if few is not None else []
+    return sorted(found, key=lambda schedule: cost(target, problem, schedule))
 
 
-def tile_of(schedule: Schedule) -> Schedule:
-    """The parts of a schedule by which register tiles are compared: without sweeps."""
-    blocks = blocks_of(m=schedule.block("m"), n=schedule.block("n"))
-    return replace(blocks, packs=schedule.packs)
+STREAMED_ROWS = 16
+"""Rows of a matmul up to which memory is slower than its products."""
+STREAMED_STEPS = 8
+"""Rows of the right operand that are read side by side: the processor follows some 16. With more
+than as many rows on the left, twice as many, as sums pass through a cache once for all of them."""
+
+
+def row_schedule(target: Target, problem: Problem) -> Schedule | None:
+    """A CPU matmul of few rows by whole rows of the right operand, a few steps of k at a time, with
+    the sums in cache: memory is read in order, where a register tile reads a piece of each row,
+    that lie apart. None where the right operand is no array of rows. The order of sums is that of
+    k, as in a register tile."""
+    p = problem
+    steps = STREAMED_STEPS if p.m <= STREAMED_STEPS else 2 * STREAMED_STEPS
+    if not p.pitch or p.m > STREAMED_ROWS or p.k <= steps or p.panel or p.folded:
+        return None
+    lanes, bits = target.lanes(64 if p.bits == 64 else 32), max(p.bits, 32)
+    most = target.l2_bytes // 4 // (p.m * p.accumulators * bits // 8)
+    parts = max(ceildiv(p.n, most), ceildiv(target.workers, p.batch))
+    columns = ceildiv(ceildiv(p.n, parts), MOST_VECTORS * lanes) * MOST_VECTORS * lanes
+    return blocks_of(m=p.m, n=columns, k=steps, reason="rows of the right operand in order")
+
+
+MOST_VECTORS = 4
+"""Of a row of a register tile."""
 
 
 def register_tiles(target: Target, problem: Problem, packs: bool = False) -> list[tuple[int, int]]:
@@ -43,7 +69,7 @@ def register_tiles(target: Target, problem: Problem, packs: bool = False) -> lis
     """
     p, lanes = problem, target.lanes(64 if problem.bits == 64 else 32)
     found: dict[tuple[int, int], float] = {}
-    for vectors in range(1, 5):
+    for vectors in range(1, MOST_VECTORS + 1):
         most = (target.vector_registers - 1 - vectors) // (vectors * p.accumulators)
         most = min(most, target.tile_vectors // vectors)
         for rows in range(max(1, most // 2), most + 1):
