@@ -191,7 +191,7 @@ def summary(rows: Sequence[Row]) -> list[str]:
                 f"{min(ratios):.2f}, {slower} below 0.995"
             )
     firsts = {
-        name: sum(row.sides.get(name, {}).get("compile", 0.0) for row in rows)
+        name: sum(row.sides[name]["compile"] for row in rows if row.ratio("compile") > 0)
         for name in ("fuser", "triton")
     }
     said.append("first calls, s: " + ", ".join(f"{name} {s:.0f}" for name, s in firsts.items()))
