@@ -33,6 +33,7 @@ SHAPES = (
     "1536x1536x1536", "2048x2048x2048", "4096x4096x4096", "12x1024x1024", "33x1000x257",
     "128x768x3072", "1000x257x1000", "4096x64x64", "64x4096x64", "512x512x512 b'", "512x512x512 a'",
     "512x512x512 a' b'", "8x256x256x256", "12x197x64x197 b'",
+    "1x4096x4096", "4x4096x4096", "1x1000x1000", "1x4096x4096 b'", "1x1001x1001 b'",
 )  # fmt: skip
 DTYPES = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE,
           "float16": TensorProto.FLOAT16}  # fmt: skip

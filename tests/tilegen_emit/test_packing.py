@@ -56,17 +56,19 @@ def test_any_depth(depth: int) -> None:
     check(one_region(m.graph, "contraction"), m.feeds, CPU, schedule)
 
 
-def packed(m: int, k: int, n: int, pitch: int | None = None, target: object = X86_64_V4) -> bool:
+def packed(m: int, k: int, n: int, pitch: int | None = None, target: Target = X86_64_V4) -> bool:
     problem = Problem(m, n, k, 32, pitch=4 * n if pitch is None else pitch)
-    return dot_schedule(target, problem).packs  # type: ignore[arg-type]
+    return dot_schedule(target, problem).packs
 
 
 @pytest.mark.parametrize("target", [X86_64_V3, X86_64_V4], ids=lambda t: t.arch)
-def test_packing_pays_where_panels_are_read_again_and_l1_does_not_hold_them(target: object) -> None:
+def test_packing_pays_where_panels_are_read_again_and_l1_does_not_hold_them(target: Target) -> None:
     assert packed(512, 512, 512, target=target) and packed(1000, 1000, 1000, target=target)
     assert packed(256, 256, 256, pitch=0, target=target)
     assert not packed(4, 4096, 4096, target=target)  # few rows read a panel once
     assert not packed(64, 64, 64, target=target)
+    for threads in (1, 2, 16):  # the order of sums along k does not depend on threads
+        assert not packed(3, 1001, 1001, pitch=0, target=replace(target, threads=threads))
     assert not packed(512, 512, 16, target=target)  # rows of one panel follow each other
 
 

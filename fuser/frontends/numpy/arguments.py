@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ class Arguments:
     ) -> None:  # fmt: skip
         """method: the first argument is the object that the function is a method of."""
         try:
-            self.bound = signature.bind(*args, **kwargs)
+            self.bound = _bound(signature, args, kwargs)
         except TypeError as error:
             raise UsageError(f"the arguments do not fit {signature}: {error}") from None
         self.static: dict[str, Any] = {}
@@ -79,3 +80,17 @@ class Arguments:
         return any(isinstance(leaf, TracedArray) for leaf in self.leaves) or any(
             map(is_proxy, self.objects.values())
         )
+
+
+def _bound(
+    signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> inspect.BoundArguments:
+    """`signature.bind`, which takes a while, only where not all arguments are given by position.
+    Raises TypeError."""
+    parameters = signature.parameters
+    if not kwargs and len(args) == len(parameters):
+        if all(p.kind <= p.POSITIONAL_OR_KEYWORD for p in parameters.values()):
+            return inspect.BoundArguments(
+                signature, OrderedDict(zip(parameters, args, strict=True))
+            )
+    return signature.bind(*args, **kwargs)

@@ -12,12 +12,15 @@ f.graph, f.plan, f(x, w)
 from __future__ import annotations
 
 import inspect
+import itertools
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import update_wrapper
 from types import FunctionType, MethodType
 from typing import Any
+
+import numpy as np
 
 from fuser.base.forks import cached_property, new_lock
 from fuser.errors import ArgumentTypeError, FeedError, UsageError, names_keywords
@@ -56,6 +59,8 @@ class Traced(Shown):
     ) -> None:  # fmt: skip
         """given: what comes before the arguments of each call: the object of a method."""
         self._started = time.perf_counter()
+        self.used = 0
+        """The number of the latest call of a jitted function that it served."""
         check_device(options.device, options.threads)
         self._bound_tree, self._static = bound.tree, bound.static
         self._options = options
@@ -132,8 +137,11 @@ class Traced(Shown):
 
     def run(self, bound: Arguments) -> Any:
         """The result for arguments that it serves."""
-        feeds = dict(zip(self._names, bound.leaves, strict=True))
-        feeds.update(self._reads.feeds(bound.objects))
+        return self.run_leaves(bound.leaves, self._reads.feeds(bound.objects))
+
+    def run_leaves(self, leaves: Sequence[Any], read: Mapping[str, Any] | None = None) -> Any:
+        """The result for arrays in the order of the arguments. read: those of objects, by name."""
+        feeds = {**dict(zip(self._names, leaves, strict=True)), **(read or {})}
         recording = self._recording
         if recording.loops:
             return recording.results.assemble(self._looped.run(feeds))
@@ -197,7 +205,11 @@ class Jitted:
         self._options = CompileOptions(
             device=device, threads=threads, fusion=fusion, precision=precision
         )
-        self._cache: OrderedDict[Hashable, list[Traced]] = OrderedDict()
+        self._cache: dict[Hashable, list[Traced]] = {}
+        self._of_arrays: dict[Hashable, Traced] = {}
+        """By shapes and dtypes, what serves plain arrays by position: most calls give nothing else.
+        """
+        self._calls = itertools.count(1)
         self._lock = new_lock()
         update_wrapper(self, function)
 
@@ -209,12 +221,25 @@ class Jitted:
         return self if instance is None else JittedMethod(self, instance)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any], method: bool) -> Any:
+        shapes = None
+        if not kwargs and all([type(value) is np.ndarray for value in args]):
+            shapes = tuple([(array.shape, array.dtype) for array in args])
+            known = self._of_arrays.get(shapes)
+            if known is not None:
+                known.used = next(self._calls)
+                return known.run_leaves(args)
         bound = Arguments(self._signature, self._static, args, kwargs, method)
         if bound.is_traced():
             return self.function(*args, **kwargs)  # within another trace: part of it
         if self._dynamic:
             return self._run_open(bound)
-        return self._find(bound).run(bound)
+        found = self._find(bound)
+        result = found.run(bound)
+        if shapes is not None and not bound.static and not bound.objects:
+            with self._lock:
+                if found in self.traces:  # other threads may have made it the one to go
+                    self._of_arrays[shapes] = found
+        return result
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
         """What serves such arguments: its graph, plan and report. With dynamic, a UsageError."""
@@ -232,8 +257,9 @@ class Jitted:
 
     @property
     def traces(self) -> tuple[Traced, ...]:
-        """Every trace made so far, the latest used last."""
-        return tuple(traced for kept in self._cache.values() for traced in kept)
+        """Every trace that is kept, the latest used last."""
+        every = [traced for kept in self._cache.values() for traced in kept]
+        return tuple(sorted(every, key=lambda traced: traced.used))
 
     def explain(self) -> str:
         """With dynamic: a table of the ranges of sizes that kernels serve."""
@@ -266,19 +292,23 @@ class Jitted:
 
     def _find(self, bound: Arguments) -> Traced:
         key = bound.key()
-        with self._lock, using(self._numerics):
-            kept = self._cache.setdefault(key, [])
-            self._cache.move_to_end(key)
+        with self._lock:
+            kept = self._cache.get(key, [])
             found = next((traced for traced in kept if traced.serves(bound)), None)
             if found is None:
-                found = Traced(self.function, bound, _name(self.function), self._options)
-                kept.append(found)
+                with using(self._numerics):
+                    found = Traced(self.function, bound, _name(self.function), self._options)
+                found.used = next(self._calls)
+                self._cache[key] = [*kept, found]
                 if len(self.traces) > MOST_PLANS:
-                    _, oldest = next(iter(self._cache.items()))
-                    oldest.pop(0)
-            for other in [k for k, traces in self._cache.items() if not traces]:
-                del self._cache[other]
+                    self._forget(self.traces[0])
+            found.used = next(self._calls)
             return found
+
+    def _forget(self, oldest: Traced) -> None:
+        left = {key: [t for t in kept if t is not oldest] for key, kept in self._cache.items()}
+        self._cache = {key: kept for key, kept in left.items() if kept}
+        self._of_arrays = {k: t for k, t in self._of_arrays.items() if t is not oldest}
 
 
 class JittedMethod:

@@ -21,6 +21,9 @@ def spec(shape: int | Sequence[int], dtype: Any = "float32") -> ArraySpec:
 
 def spec_of(name: str, leaf: Any) -> ArraySpec:
     """The dtype and shape of an argument. Raises FeedError for what is no array or number."""
+    if isinstance(leaf, np.ndarray):
+        dtype = leaf.dtype
+        return ArraySpec(leaf.shape, dtype if dtype.isnative else dtype.newbyteorder("="))
     if isinstance(leaf, ArraySpec):
         return leaf
     if type(leaf) is int and not -(2**63) <= leaf < 2**63:
@@ -31,8 +34,6 @@ def spec_of(name: str, leaf: Any) -> ArraySpec:
         from_numpy(np.dtype(type(leaf)), f"argument {name!r}")
     if type(leaf) in (bool, int, float):
         return ArraySpec((), np.asarray(leaf).dtype, type(leaf))
-    if isinstance(leaf, np.ndarray):
-        return ArraySpec(leaf.shape, leaf.dtype.newbyteorder("="))
     if hasattr(leaf, "__array__") or hasattr(leaf, "__dlpack__"):
         array = host_array(leaf)
         return ArraySpec(array.shape, array.dtype.newbyteorder("="))

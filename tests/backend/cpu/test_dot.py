@@ -143,7 +143,10 @@ def test_blocks_that_hang_over(
 
 @pytest.mark.parametrize("target", [native.HOST, X86_64_V3], ids=["host", "avx2"])
 @pytest.mark.parametrize("dtype", [f32, f64, f16, bf16], ids=str)
-@pytest.mark.parametrize("m,n,k", [(1, 5, 64), (1, 70, 32), (3, 33, 208), (4, 100, 64)])
+@pytest.mark.parametrize("m,n,k", [
+    (1, 5, 64), (1, 70, 32), (3, 33, 208), (4, 100, 64), (1, 21, 300), (2, 18, 141), (4, 37, 333),
+    (3, 7, 17),
+])  # fmt: skip
 def test_few_rows_along_k(
     m: int, n: int, k: int, dtype: DType, target: Target, rng: np.random.Generator
 ) -> None:

@@ -155,3 +155,53 @@ def test_arrays_do_not_leave_their_trace() -> None:
         fuser.trace(lambda x: x + kept[0], X)
     with pytest.raises(UsageError, match="none is under way"):
         kept[0] + 1
+
+
+def test_arrays_by_position_are_told_apart() -> None:
+    """Calls that give plain arrays, again and again, beside others of the same function."""
+
+    @fuser.jit(device="cpu")
+    def f(x: Any, y: Any = 2.0) -> Any:
+        return x * 2 + y
+
+    x, y = np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((2, 3), np.float32)
+    calls: list[tuple[Any, ...]] = [
+        (x, y), (x,), (x, 3.0), (y, x), (x.astype(np.float64), y), (x.astype(">f4"), y),
+        (x[:1], y[:1]), (x.T, y.T), (x, y[0]), (x.tolist()[0][1], y), (x.astype(np.int32), y),
+    ]  # fmt: skip
+    for _ in range(3):
+        for args in calls:
+            found, wanted = f(*args), f.function(*args)
+            np.testing.assert_array_equal(found, wanted)
+            assert found.dtype == wanted.dtype and found.shape == wanted.shape
+        np.testing.assert_array_equal(f(y=x, x=y), y * 2 + x)
+    with pytest.raises(fuser.FuserError):
+        f(x, y, y)
+
+
+def test_the_trace_unused_for_longest_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fuser.frontends.numpy.jit.MOST_PLANS", 3)
+
+    @fuser.jit(device="cpu")
+    def f(x: Any) -> Any:
+        return x + 1
+
+    def sizes() -> list[int]:
+        return [t.graph.inputs[0].shape[0] for t in f.traces]
+
+    for size in (1, 2, 3, 1, 1, 4, 2, 1):
+        np.testing.assert_array_equal(f(np.zeros(size, np.float32)), np.ones(size, np.float32))
+    assert sizes() == [4, 2, 1]
+    f(x=np.zeros(4, np.float32))
+    assert sizes() == [2, 1, 4]
+
+
+def test_a_function_that_cannot_be_traced_leaves_no_trace() -> None:
+    @fuser.jit(device="cpu")
+    def f(x: Any) -> Any:
+        return x + 1 if x.sum() > 0 else x
+
+    for _ in range(2):
+        with pytest.raises(fuser.FuserError):
+            f(np.zeros(3, np.float32))
+    assert not f.traces

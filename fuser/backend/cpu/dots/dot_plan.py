@@ -98,7 +98,7 @@ def _along_k(facts: Facts, op: ops.Dot, a: Value, b: Value, width: int) -> bool:
     """Whether a dot of few rows reads both operands in vectors of k where they are, and its second
     operand would have to be turned otherwise."""
     rows, depth = op.a.shape
-    if rows > LANE_ROWS or depth % width or not op.result.dtype.is_float:
+    if rows > LANE_ROWS or depth < width or not op.result.dtype.is_float:
         return False
     if facts.kernel.row_order:
         return False  # sums by lanes are another order than that of more rows

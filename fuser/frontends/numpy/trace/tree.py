@@ -47,9 +47,9 @@ def unflatten(tree: Tree, leaves: Sequence[Any]) -> Any:
 
 
 def _unflatten(tree: Tree, leaves: Iterator[Any]) -> Any:
-    if tree == _LEAF:
+    if tree.kind == "leaf":
         return next(leaves)
-    if tree == _NONE:
+    if tree.kind == "none":
         return None
     parts = [_unflatten(child, leaves) for child in tree.children]
     if tree.kind is dict:
@@ -65,8 +65,9 @@ def _unflatten(tree: Tree, leaves: Iterator[Any]) -> Any:
 
 def names(tree: Tree, name: str) -> Iterator[str]:
     """A name for each leaf: its path."""
-    if tree == _LEAF:
+    if tree.kind == "leaf":
         yield name
+        return
     keys = tree.keys or range(len(tree.children))
     for key, child in zip(keys, tree.children, strict=True):
         yield from names(child, f"{name}.{key}")

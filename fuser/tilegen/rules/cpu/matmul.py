@@ -22,11 +22,13 @@ def dot_schedule(target: Target, problem: Problem) -> Schedule:
 
 def candidates(target: Target, problem: Problem) -> list[Schedule]:
     """Matmuls of known sizes in the register tiles that fit, those of the least cost first: of
-    right operands as they are, and of packed ones where they can be. Few rows by whole rows of a
-    right operand take the place of packed ones, whose k may be cut: of these two a cost that counts
-    threads would choose the bits."""
+    right operands as they are, and of packed ones where they can be. With few rows whole rows of a
+    right operand, or vectors along k, take the place of packed ones, whose sums have another order:
+    a cost that counts threads would choose the bits."""
     few = row_schedule(target, problem)
-    ways = (False,) if problem.pitch is None or few is not None else (False, True)
+    along_k = problem.pitch == 0 and problem.m <= ROWS_ALONG_K
+    once = problem.pitch is None or few is not None or along_k
+    ways = (False,) if once else (False, True)
     found = [
         replace(matmul_schedule(target, problem, *tile), packs=packs)
         for packs in ways
@@ -36,6 +38,8 @@ def candidates(target: Target, problem: Problem) -> list[Schedule]:
     return sorted(found, key=lambda schedule: cost(target, problem, schedule))
 
 
+ROWS_ALONG_K = 4
+"""Rows up to which a right operand whose k is innermost is multiplied in vectors of k."""
 STREAMED_ROWS = 16
 """Rows of a matmul up to which memory is slower than its products."""
 STREAMED_STEPS = 8
