@@ -7,8 +7,9 @@ compares all memory bit by bit.
 
 Functions are those of `benchmarks/foreign_cases.py`, forward and backward; cases whose package is
 not in the folders are left out. A mutant that fails is printed with as few changes as make it fail.
-The last line is JSON: programs, failures by kind, refusals by reason, how often each change was
-made. Exits with 1 if anything failed.
+The last line is JSON: programs, failures by kind, refusals by reason (functions that do not run on
+a CPU among them), how often each change was made and each kernel was taken. Exits with 1 if
+anything failed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -28,7 +30,7 @@ from benchmarks.foreign_worker import Prepared, answered, limit_configs
 from tests.equivalence.kernels.check import Failure
 from tests.equivalence.packages.check import check, mutant, reduced
 from tests.equivalence.packages.launches import Launch, first_of_each, launches_of
-from tests.fuzzing.jobs import RIGHT, SKIPPED, Finding, main
+from tests.fuzzing.jobs import REFUSED, RIGHT, Finding, main
 
 GROUP = 25
 """Programs in a row that come from one case, whose function is called for them once."""
@@ -52,18 +54,22 @@ def cases(packages: str, only: str) -> Sequence[Case]:
 
 
 @functools.cache
-def launches(key: str) -> Sequence[Launch]:
-    """Of the function of a case, forward and backward."""
+def launches(key: str) -> Sequence[Launch] | str:
+    """Of the function of a case, forward and backward; why there are none, such as that it asks for
+    a GPU."""
     case = BY_KEY[key]
     limit_configs("fuser", 1, True)
     torch.manual_seed(0)
     with answered("fuser", case.package):
         module, _, path = case.function.partition(":")
-        function = importlib.import_module(module)
+        function: Any = importlib.import_module(module)
         for part in path.split("."):
             function = getattr(function, part)
-        found = launches_of(Prepared(case, function, "cpu").call)  # type: ignore[arg-type]
-    return first_of_each(found, CLASSES)
+        try:
+            found = launches_of(Prepared(case, function, "cpu").call)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"[:200]
+    return first_of_each(found, CLASSES) or "no launch that can be repeated"
 
 
 def findings(number: int, options: argparse.Namespace) -> list[Finding]:
@@ -72,26 +78,28 @@ def findings(number: int, options: argparse.Namespace) -> list[Finding]:
     group, _ = divmod(number, GROUP)
     case = known[group % len(known)]
     taken = launches(case.key)
-    if not taken:
-        return [Finding(SKIPPED, f"{case.key} launches nothing")]
+    if isinstance(taken, str):
+        return [Finding(REFUSED, f"{case.key}: {taken}")]
     made = mutant(number, taken)
     what = f"{case.key}: {made.launch.name}"
+    told = (*made.applied, f"kernel {made.launch.name}")
     failure = check(made)
     if isinstance(failure, bool):
-        return [Finding(RIGHT, changes=(*made.applied, *["same bits"] * failure))]
+        return [Finding(RIGHT, changes=(*told, *["same bits"] * failure))]
     if failure.kind == "refused":
-        return [Finding("refused", failure.what, changes=made.applied)]
+        return [Finding(REFUSED, failure.what, changes=told)]
     small = made if options.whole else reduced(made, failure)
     found = check(small)
     again = found if isinstance(found, Failure) else failure
     text = f"# {what}: {', '.join(small.applied)}\n{small.text}{again.trace[-1500:]}"
-    return [Finding(failure.kind, f"{what}: {again.what}", text, what, changes=made.applied)]
+    return [Finding(failure.kind, f"{what}: {again.what}", text, what, changes=told)]
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--packages", default="", metavar="FOLDER,...", help="where packages are installed"
     )
+    parser.set_defaults(limit=300)  # a function of a package compiles up to 15 kernels, twice over
     parser.add_argument("--only", default="", help="part of the names of cases")
 
 

@@ -209,9 +209,13 @@ def expected(launch: Launch) -> dict[str, torch.Tensor]:
 
 @functools.lru_cache(maxsize=256)
 def moved(launch: Launch) -> dict[str, float]:
-    """How far rounding may move results: what NOISE in the arguments does at most, by memory."""
+    """How far rounding may move floats: what NOISE in the arguments does at most, and as much of
+    the largest result, by memory."""
     noisy = launched(launch.kernel, launch, extra=False, noise=True)
-    return {name: _apart(noisy[name], memory) for name, memory in expected(launch).items()}
+    return {
+        name: _apart(noisy[name], b) + NOISE * torch.finfo(b.dtype).eps * _apart(b, b * 0)
+        for name, b in expected(launch).items() if b.is_floating_point()
+    }  # fmt: skip
 
 
 def _apart(a: torch.Tensor, b: torch.Tensor) -> float:
