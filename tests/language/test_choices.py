@@ -150,7 +150,5 @@ def where_of_two_types(a: Any, b: Any) -> Any:
 
 
 def test_where_is_of_one_type() -> None:
-    with pytest.raises(
-        LanguageError, match=r"where between .*fp32>> and .*int32>>"
-    ):
+    with pytest.raises(LanguageError, match=r"where between .*fp32>> and .*int32>>"):
         where_of_two_types[(1,)](np.zeros(4, np.float32), np.zeros(4, np.int32))
