@@ -520,22 +520,20 @@ def _merge_split(table: dict[Atom, int]) -> tuple[Index, dict[Atom, int]] | None
 def _extreme(fn: str, items: Iterable[Index | int]) -> Index:
     flat = list(dict.fromkeys(index(item) for item in items))
     pick = min if fn == "min" else max
-    kept: list[Index] = []
+    kept = list(flat)
     for item in flat:
         low, high = item.range
-        beaten = False
-        for other in flat:
+        # a tie drops the constant: min(x, 512) is x where x <= 512
+        margin = 0 if item.is_constant else 1
+        for other in kept:  # not what is dropped: equals may each beat the other
             if other is item:
                 continue
             other_low, other_high = other.range
-            # a tie drops the constant: min(x, 512) is x where x <= 512
-            margin = 0 if item.is_constant else 1
             if (fn == "min" and certain(low - other_high - margin)) or (
                 fn == "max" and certain(other_low - high - margin)
             ):
-                beaten = True
-        if not beaten:
-            kept.append(item)
+                kept = [other for other in kept if other is not item]
+                break
     if all(item.is_constant for item in kept):
         if is_symbolic(*(item.constant for item in kept)):
             return Index(symbolic_extreme(fn, [item.constant for item in kept]))

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from fuser.graph.dims import symbol
+from fuser.graph.sizes import Sizes
 from fuser.tilegen.index import (
     Axis,
     Extreme,
@@ -145,6 +147,17 @@ def test_ranges_decide_division_and_extremes() -> None:
     assert minimum(a, 8) == a
     assert maximum(a, -1) == a
     assert minimum(a, 100, 7 + a) != Index(7)
+
+
+@pytest.mark.parametrize("extreme", [maximum, minimum])
+def test_one_of_equal_constants_is_kept(extreme: Callable[..., Index]) -> None:
+    """A number of the launch is as large as a constant for all sizes that its guards allow."""
+    rows = symbol("rows")
+    with Sizes({"rows": 999}):
+        assert rows <= 1023
+        for items in ((rows // 1024, 0), (0, rows // 1024)):
+            got = extreme(*items)
+            assert got.is_constant and int(got.constant) == 0
 
 
 def test_split_separates_axes() -> None:

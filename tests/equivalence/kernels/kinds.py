@@ -11,16 +11,20 @@ from typing import Literal
 
 Kind = Literal["float", "int", "bool", "pointer", "static"]
 LANGUAGE = "fl"
-FUNCTIONS = {"exp", "floor", "abs", "sqrt", "rsqrt", "cumsum", "max", "min", "sum"}
+REAL = {"exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sigmoid", "sin", "cos", "erf", "softmax"}
+"""Functions whose results are floats."""
+FUNCTIONS = REAL | {"floor", "ceil", "abs", "cumsum", "max", "min", "sum"}
 FOLDS = {"max", "min", "sum", "argmax", "argmin"}
 
 
 @dataclass(frozen=True)
 class Info:
-    """kind: static is what the compiler knows as a number. rank: axes of a tile, 0 of a scalar."""
+    """kind: static is what the compiler knows as a number. rank: axes of a tile, 0 of a scalar.
+    real: of static, whether the number is a float."""
 
     kind: Kind
     rank: int = 0
+    real: bool = False
 
     @property
     def is_data(self) -> bool:
@@ -48,7 +52,9 @@ def kind_of(node: ast.expr, names: Names, dtypes: dict[str, Kind]) -> Info | Non
         case ast.Name(id=name):
             return names.get(name)
         case ast.Constant(value=value):
-            return Info("static") if isinstance(value, bool | int | float) else None
+            if not isinstance(value, bool | int | float):
+                return None
+            return Info("static", real=isinstance(value, float))
         case ast.UnaryOp(operand=operand):
             return of(operand)
         case ast.Compare(left=left, comparators=[right]):
@@ -58,13 +64,27 @@ def kind_of(node: ast.expr, names: Names, dtypes: dict[str, Kind]) -> Info | Non
             return _joined(of(left), of(right), isinstance(op, ast.Div))
         case ast.Subscript(value=value, slice=ast.Tuple(elts=items)):
             found = of(value)
-            return replace(found, rank=len(items)) if found else None
-        case ast.Call(func=ast.Attribute(value=value, attr="to"), args=[ast.Attribute(attr=dtype)]):
-            found = of(value)
-            kind: Kind = "float" if dtype.startswith("float") else "int"
-            return Info(kind, found.rank) if found else None
+            return replace(found, rank=len(items)) if found and found.kind != "static" else None
+        case ast.Call(func=ast.Attribute(value=value, attr="to"), args=[dtype, *_]):
+            found, kind = of(value), kind_of_dtype(dtype, names, dtypes)
+            return Info(kind, found.rank) if found and kind else None
         case ast.Call():
             return _called(node, names, dtypes)
+    return None
+
+
+def kind_of_dtype(node: ast.expr, names: Names, dtypes: dict[str, Kind]) -> Kind | None:
+    """The kind of numbers of a dtype: `fl.float32`, `x.dtype`, `pointer.dtype.element_ty`."""
+    match node:
+        case ast.Attribute(value=ast.Name(id="fl"), attr=name):
+            if name.startswith(("float", "bfloat")):
+                return "float"
+            return "bool" if name == "int1" else "int" if name.startswith(("int", "uint")) else None
+        case ast.Attribute(value=ast.Name(id=name), attr="dtype"):
+            found = names.get(name)
+            return found.kind if found is not None and found.is_data else None
+        case ast.Attribute(value=ast.Attribute(value=ast.Name(id=name)), attr="element_ty"):
+            return dtypes.get(name)
     return None
 
 
@@ -76,10 +96,10 @@ def _joined(a: Info | None, b: Info | None, divides: bool) -> Info | None:
     for kind in ("pointer", "float"):
         if kind in kinds:
             return Info(kind, rank)
-    if divides and kinds != {"static"}:
-        return Info("float", rank)
     if kinds == {"static"}:
-        return Info("static")
+        return Info("static", real=divides or a.real or b.real)
+    if divides or a.real or b.real:
+        return Info("float", rank)
     return Info("bool" if kinds == {"bool"} else "int", rank)
 
 
@@ -87,6 +107,18 @@ def array_of(node: ast.expr, dtypes: dict[str, Kind]) -> str:
     """The array that a pointer points into; empty if it is not known."""
     found = {item.id for item in ast.walk(node) if isinstance(item, ast.Name) and item.id in dtypes}
     return found.pop() if len(found) == 1 else ""
+
+
+def argument(node: ast.Call, position: int, name: str) -> ast.expr | None:
+    """An argument of a call, given by position or by name."""
+    if len(node.args) > position:
+        return node.args[position]
+    return next((item.value for item in node.keywords if item.arg == name), None)
+
+
+def _extents(node: ast.expr | None) -> int | None:
+    """How many extents a shape has."""
+    return len(node.elts) if isinstance(node, ast.Tuple | ast.List) else None
 
 
 def _called(node: ast.Call, names: Names, dtypes: dict[str, Kind]) -> Info | None:
@@ -99,26 +131,42 @@ def _called(node: ast.Call, names: Names, dtypes: dict[str, Kind]) -> Info | Non
     if name == "load" and args and args[0] is not None:
         array = array_of(node.args[0], dtypes)
         return Info(dtypes[array], args[0].rank) if array else None
-    if name == "zeros" and isinstance(node.args[0], ast.Tuple):
-        dtype = ast.unparse(node.args[1])
-        return Info("float" if "float" in dtype else "int", len(node.args[0].elts))
-    if name in ("maximum", "minimum"):
+    if name == "make_block_ptr":
+        rank = _extents(argument(node, 4, "block_shape"))
+        return None if rank is None else Info("pointer", rank)
+    if name in ("zeros", "full"):
+        rank, dtype = _extents(node.args[0]), argument(node, 1 + (name == "full"), "dtype")
+        kind = None if dtype is None else kind_of_dtype(dtype, names, dtypes)
+        return None if rank is None or kind is None else Info(kind, rank)
+    if name in ("maximum", "minimum") and len(args) == 2:
         return _joined(args[0], args[1], False)
     if name == "where" and len(args) == 3 and args[0] is not None:
         sides = _joined(args[1], args[2], False)
         if sides is None:
             return None
         if sides.kind == "static":
-            return Info("float" if "." in ast.unparse(node.args[1]) else "int", args[0].rank)
+            return Info("float" if sides.real else "int", args[0].rank)
         return replace(sides, rank=max(sides.rank, args[0].rank))
     if name == "dot":
-        return Info("float", 2)
-    if name in ("trans", "sort", "gather"):
+        return Info("float", args[0].rank) if args and args[0] and args[0].kind == "float" else None
+    if name in ("trans", "sort", "gather") and args:
         return args[0]
     if name.startswith("atomic_") and args and args[0] is not None:
         array = array_of(node.args[0], dtypes)
         return Info(dtypes[array], args[0].rank) if array else None
-    if name in FUNCTIONS | FOLDS and args and args[0] is not None:
-        found = Info("int", args[0].rank) if name.startswith("arg") else args[0]
-        return replace(found, rank=found.rank - 1) if name in FOLDS else found
+    if name in FUNCTIONS | FOLDS and args and args[0] is not None and args[0].is_data:
+        return _computed(node, name, args[0])
     return None
+
+
+def _computed(node: ast.Call, name: str, value: Info) -> Info | None:
+    """Of a function of one tile."""
+    kept = {item.arg for item in node.keywords}
+    if name in REAL:
+        value = replace(value, kind="float")
+    if name not in FOLDS:
+        return value
+    if kept & {"return_indices", "keep_dims"}:
+        return None
+    kind: Kind = "int" if name.startswith("arg") or value.kind == "bool" else value.kind
+    return Info(kind, 0 if argument(node, 1, "axis") is None else value.rank - 1)

@@ -15,8 +15,9 @@ import copy
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from tests.equivalence.kernels.kinds import Info, Kind, Names, call_name, kind_of
+from tests.equivalence.kernels.kinds import Info, Kind, Names, array_of, call_name, kind_of
 
 EXTRA = ("memory_f", "memory_i", "zero", "one", "one_f")
 """Arguments that every mutant has: arrays of float64 and int64 with AREA elements a program, the
@@ -56,13 +57,19 @@ class Place:
 
 @dataclass
 class Subject:
-    """A function that is being changed. dtypes: the kinds of its arrays; sizes: its numbers."""
+    """A function that is being changed. dtypes: the kinds of its arrays; sizes: its numbers.
+
+    space: of a kernel that was not written for this, all that its names mean to the compiler:
+    conditions that these decide have one branch, loops may be empty, and tiles of any size.
+    area: elements of a program in each scratch memory."""
 
     tree: ast.FunctionDef
     dtypes: dict[str, Kind]
     names: Names
     random: random.Random
     made: int = 0
+    space: dict[str, Any] | None = None
+    area: int = AREA
 
     def fresh(self, hint: str) -> str:
         self.made += 1
@@ -81,30 +88,70 @@ class Subject:
             match statement:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
                     found = kind_of(value, names, self.dtypes)
-                    target = self._learn(names, name, found)
+                    target = self._learn(names, name, found, value)
                 case ast.AugAssign(target=ast.Name(id=name), value=value, op=op):
                     joined = ast.BinOp(ast.Name(name), op, value)
                     target = self._learn(names, name, kind_of(joined, names, self.dtypes))
                 case ast.For(target=ast.Name(id=name), body=inner):
-                    yield from self._places(inner, names | {name: Info("int")}, loops + 1, True)
+                    static = "static_range" in ast.unparse(statement.iter)
+                    counter = {name: Info("static" if static else "int")}
+                    yield from self._within(inner, names, names | counter, loops + 1, not static)
                 case ast.While(body=inner):
-                    yield from self._places(inner, dict(names), loops + 1, True)
+                    yield from self._within(inner, names, dict(names), loops + 1, True)
                 case ast.If(body=inner, orelse=other):
-                    yield from self._places(inner, dict(names), loops, False)
-                    yield from self._places(other, dict(names), loops, False)
+                    taken = self._decided(statement.test)
+                    if taken is not None:
+                        yield from self._places(inner if taken else other, names, loops, False)
+                    else:
+                        yield from self._within(inner, names, dict(names), loops, False)
+                        yield from self._within(other, names, dict(names), loops, False)
+                case _:
+                    for name in given_by(statement):
+                        names.pop(name, None)
             known = target if target and names[target].is_data else ""
             yield Place(body, at, dict(names), known, loops, in_loop)
 
-    @staticmethod
-    def _learn(names: Names, name: str, found: Info | None) -> str:
+    def _within(
+        self, body: Body, names: Names, inner: Names, loops: int, in_loop: bool
+    ) -> Iterator[Place]:
+        """Places of a body that may not run, after which it is open what it gave other types."""
+        yield from self._places(body, inner, loops, in_loop)
+        for name in {name for item in body for name in given_by(item)}:
+            if self.space is not None and names.get(name) != inner.get(name):
+                names.pop(name, None)
+
+    def _decided(self, test: ast.expr) -> bool | None:
+        """What the compiler knows of a condition."""
+        known = self.space
+        if known is None or not _read_names(test) <= known.keys() - self.names.keys() | {
+            name for name, info in self.names.items() if info.kind == "static"
+        }:
+            return None
+        try:
+            return bool(eval(compile(ast.Expression(test), "<condition>", "eval"), known))
+        except Exception:
+            return None
+
+    def _learn(
+        self, names: Names, name: str, found: Info | None, value: ast.expr | None = None
+    ) -> str:
         if found is None:
             names.pop(name, None)
             return ""
+        array = array_of(value, self.dtypes) if value is not None else ""
+        if found.kind == "pointer" and array:
+            self.dtypes[name] = self.dtypes[array]
         before = names.get(name)
         if before is not None and before.kind == "static" and found.kind == "static":
             found = Info("static")
         names[name] = found
         return name
+
+
+def given_by(node: ast.AST) -> set[str]:
+    """The names that a statement gives a value."""
+    return {n.id for n in ast.walk(node)
+            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}  # fmt: skip
 
 
 Mutation = Callable[[Subject], bool]
@@ -182,7 +229,7 @@ def _same(s: Subject, v: str, info: Info) -> str:
     if info.kind == "int":
         return s.random.choice([f"{v} + zero", f"{v} * one", f"{v} - zero"])
     computed = [f"({v} {op} one_f).to({v}.dtype)" for op in "*/"]
-    return s.random.choice([*computed, f"fl.maximum({v}, {v})"])
+    return s.random.choice([*computed, f"fl.maximum({v}, {v}).to({v}.dtype)"])
 
 
 def branch_around(s: Subject) -> bool:
@@ -282,18 +329,22 @@ def loop_peeled(s: Subject) -> bool:
     """The first iteration before the loop: all loops of the corpus have one, but what `loop_peeled`
     and `loop_split` leave of a loop may have none."""
     found = [item for item in _ranges(s) if not _leaves(item[1])]
-    found = [item for item in found if not _may_be_empty(*item[2][:2])]
+    guarded = s.space is not None
+    found = [item for item in found if guarded or not _may_be_empty(*item[2][:2])]
     if not found:
         return False
     place, loop, (first, stop, step) = s.random.choice(found)
     start = s.fresh("first")
     head = statements(f"{start} = {first}")
-    if first.lstrip("-").isdigit() and s.random.random() < 0.5:
+    if guarded or (first.lstrip("-").isdigit() and s.random.random() < 0.5):
         head = statements(f"{start} = {first} + zero")
     name = _names_of(loop)
     once = [_renamed(item, name, start) for item in loop.body]
     rest = copy.deepcopy(loop)
-    rest.iter = expression(f"range({start} + {step}, {stop}, {step})")
+    rest.iter = expression(f"range({start} + ({step}), {stop}, {step})")
+    if guarded:
+        test = expression(f"(({stop}) - {start}) * ({step}) > 0")
+        once = [ast.If(test, once, [])]
     place.instead([*head, *once, rest])
     return True
 
@@ -313,7 +364,10 @@ def loop_split(s: Subject) -> bool:
         return False
     place, loop, (first, stop, step) = s.random.choice(found)
     middle = s.fresh("middle")
-    text = f"{middle} = {first} + ({stop} - ({first})) // ({step}) // 2 * ({step}) + zero"
+    turns = f"({stop} - ({first})) // ({step})"
+    if s.space is not None:
+        turns = f"fl.maximum({turns} + zero, 0)"
+    text = f"{middle} = {first} + {turns} // 2 * ({step}) + zero"
     one, two = copy.deepcopy(loop), copy.deepcopy(loop)
     one.iter = expression(f"range({first}, {middle}, {step})")
     two.iter = expression(f"range({middle}, {stop}, {step})")
@@ -360,7 +414,8 @@ def _accesses(s: Subject) -> list[ast.Call]:
 
 def pointers_regrouped(s: Subject) -> bool:
     """x + e        ->   (x - 7) + (e + 7), x + (e + zero), ..."""
-    found = [c for c in _accesses(s) if isinstance(c.args[0], ast.BinOp)]
+    sums = [c for c in _accesses(s) if isinstance(c.args[0], ast.BinOp)]
+    found = [c for c in sums if isinstance(c.args[0].op, ast.Add)]  # type: ignore[attr-defined]
     if not found:
         return False
     call = s.random.choice(found)
@@ -411,9 +466,14 @@ def masks_doubled(s: Subject) -> bool:
 def constants_opaque(s: Subject) -> bool:
     """c            ->   c + zero, c * one_f"""
     static = {id(n) for loop in ast.walk(s.tree) for n in ast.walk(loop) if _wants_static(loop)}
+    if s.space is not None:  # what chooses between branches may be for the compiler
+        tests = [n.test for n in ast.walk(s.tree) if isinstance(n, ast.If | ast.IfExp)]
+        static |= {id(n) for test in tests for n in ast.walk(test)}
     found = [
         n for n in ast.walk(s.tree)
         if isinstance(n, ast.Constant) and type(n.value) in (int, float) and id(n) not in static
+        # a float that is no constant widens half precision
+        and (s.space is None or type(n.value) is int)
     ]  # fmt: skip
     if not found:
         return False
@@ -426,7 +486,7 @@ def constants_opaque(s: Subject) -> bool:
 
 def _wants_static(node: ast.AST) -> bool:
     """Whether numbers inside of a node are for the compiler: axes, extents, keywords, indices."""
-    if isinstance(node, ast.Subscript):
+    if isinstance(node, ast.Subscript | ast.arguments | ast.AnnAssign):
         return True
     if isinstance(node, ast.keyword):
         return node.arg != "other"
@@ -435,10 +495,12 @@ def _wants_static(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and call_name(node) not in ("load", "store", "where")
 
 
-def _offsets(v: str, rank: int, second: bool) -> str:
+def _offsets(s: Subject, v: str, rank: int, second: bool) -> str:
     """Where a tile lies in the scratch memory of a program."""
     program = "fl.program_id(0) * fl.num_programs(1) + fl.program_id(1)"
-    base = f"({program}) * {AREA}" + (f" + {AREA // 2}" if second else "")
+    if s.space is not None:
+        program = f"({program}) * fl.num_programs(2) + fl.program_id(2)"
+    base = f"({program}) * {s.area}" + (f" + {s.area // 2}" if second else "")
     if rank == 0:
         return base
     if rank == 1:
@@ -449,7 +511,7 @@ def _offsets(v: str, rank: int, second: bool) -> str:
 
 def through_memory(s: Subject) -> bool:
     """v = e        ->   v = e;  store(memory, v);  v = load(memory)"""
-    places = [p for p in s.assigned("float", "int", "bool") if p.info.rank]
+    places = [p for p in s.assigned("float", "int", "bool") if p.info.rank in (1, 2)]
     place = _pick(s, places)
     if place is None:
         return False
@@ -459,23 +521,32 @@ def through_memory(s: Subject) -> bool:
     loaded = f"fl.load({memory} + {offsets})"
     back = f"{loaded} != 0" if info.kind == "bool" else f"{loaded}.to({v}.dtype)"
     text = (
-        f"{offsets} = {_offsets(v, info.rank, s.random.random() < 0.5)}\n"
+        f"{offsets} = {_offsets(s, v, info.rank, s.random.random() < 0.5)}\n"
         f"fl.store({memory} + {offsets}, {value})\n{v} = {back}"
     )
-    place.after(statements(text))
+    place.after(_small(s, v, info.rank, text))
     return True
+
+
+def _small(s: Subject, v: str, rank: int, text: str) -> Body:
+    """Statements for tiles that fit into half of an area."""
+    if s.space is None:
+        return statements(text)
+    count = " * ".join(f"{v}.shape[{axis}]" for axis in range(rank))
+    made = ast.If(expression(f"{count} <= {s.area // 2}"), statements(text), [])
+    return [made]
 
 
 def dead_store(s: Subject) -> bool:
     """v = e        ->   v = e;  store(memory, v)"""
-    place = _pick(s, [p for p in s.assigned("float", "int") if p.info.rank])
+    place = _pick(s, [p for p in s.assigned("float", "int") if p.info.rank in (1, 2)])
     if place is None:
         return False
     v, info = place.target, place.info
     memory = "memory_f" if info.kind == "float" else "memory_i"
-    offsets = _offsets(v, info.rank, s.random.random() < 0.5)
+    offsets = _offsets(s, v, info.rank, s.random.random() < 0.5)
     mask = s.random.choice(["", "", f", {v} == {v}", f", {v} > 0"])
-    place.after(statements(f"fl.store({memory} + {offsets}, {v}{mask})"))
+    place.after(_small(s, v, info.rank, f"fl.store({memory} + {offsets}, {v}{mask})"))
     return True
 
 
@@ -510,14 +581,14 @@ def recomputed(s: Subject) -> bool:
     value = ast.unparse(place.statement.value)
     choices = [f"{v} = {again}", f"{v} = fl.where({_never(s, place.names)}, {again}, {v})"]
     if place.info.kind != "bool":
-        choices.append(f"{v} = fl.maximum({v}, {again})")
+        choices.append(f"{v} = fl.maximum({v}, {again}).to({v}.dtype)")
     place.after(statements(f"{again} = {value}\n{s.random.choice(choices)}"))
     return True
 
 
 def shaped_there_and_back(s: Subject) -> bool:
     """v = e        ->   v = e;  v = trans(trans(v)), reshape(reshape(v)), max(broadcast(v))"""
-    place = _pick(s, [p for p in s.assigned("float", "int") if p.info.rank])
+    place = _pick(s, [p for p in s.assigned("float", "int") if p.info.rank in (1, 2)])
     if place is None:
         return False
     v = place.target
@@ -532,8 +603,8 @@ def shaped_there_and_back(s: Subject) -> bool:
         choices = [
             f"fl.reshape(fl.trans(fl.reshape(fl.trans(fl.reshape({v}, ({v}.shape[0] // 4, 4))), "
             f"(4, {v}.shape[0] // 4))), ({v}.shape[0],))",
-            f"fl.max({wide}, 0)",
-            f"fl.min({wide}, 0)",
+            f"fl.max({wide}, 0).to({v}.dtype)",
+            f"fl.min({wide}, 0).to({v}.dtype)",
             f"fl.flip(fl.flip({v}, 0), 0)",
         ]  # fmt: skip
         if place.info.kind == "int":  # a sum of -0.0 and 0.0 is 0.0
@@ -571,7 +642,8 @@ def inlined_branch_of_loop(s: Subject) -> bool:
 
 def left_early(s: Subject) -> bool:
     """s            ->   s;  if never: return, break or continue"""
-    places = [p for p in s.places() if p.body is s.tree.body or p.in_loop]
+    loops = s.space is None  # Triton has neither break nor continue
+    places = [p for p in s.places() if p.body is s.tree.body or (p.in_loop and loops)]
     place = _pick(s, [p for p in places if not isinstance(p.statement, ast.Return)])
     if place is None:
         return False
