@@ -85,11 +85,16 @@ def test_constants_and_what_is_computed_are_not_packed_here() -> None:
         assert not program.kernel.schedule.packs
 
 
-def test_costs_of_both_ways_are_compared() -> None:
-    """The rules take the cheapest of all candidates."""
-    problem = Problem(300, 700, 900, 32, pitch=2800)
+@pytest.mark.parametrize("size", [96, 300, 700])
+def test_costs_of_both_ways_are_compared(size: int) -> None:
+    """The rules take the cheaper way of all cores, whatever the threads of a plan are, and of it
+    the cheapest tile."""
+    problem = Problem(size, 700, 900, 32, pitch=2800)
+    ways = {candidates(replace(X86_64_V4, threads=n), problem)[0].packs for n in (0, 1, 2, 64)}
+    assert len(ways) == 1
     found = candidates(X86_64_V4, problem)
-    assert {schedule.packs for schedule in found} == {False, True}
+    other = replace(found[0], packs=not found[0].packs, group=0)
+    assert cost(X86_64_V4, problem, found[0]) <= cost(X86_64_V4, problem, other)
     best = min(found, key=lambda schedule: cost(X86_64_V4, problem, replace(schedule, group=0)))
     assert found[0] == best
 

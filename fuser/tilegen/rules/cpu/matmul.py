@@ -21,21 +21,29 @@ def dot_schedule(target: Target, problem: Problem) -> Schedule:
 
 
 def candidates(target: Target, problem: Problem) -> list[Schedule]:
-    """Matmuls of known sizes in the register tiles that fit, those of the least cost first: of
-    right operands as they are, and of packed ones where they can be. With few rows whole rows of a
-    right operand, or vectors along k, take the place of packed ones, whose sums have another order:
-    a cost that counts threads would choose the bits."""
+    """Matmuls of known sizes in the register tiles that fit, those of the least cost first. With
+    few rows, whole rows of a right operand or vectors along k take the place of packed panels."""
     few = row_schedule(target, problem)
     along_k = problem.pitch == 0 and problem.m <= ROWS_ALONG_K
-    once = problem.pitch is None or few is not None or along_k
-    ways = (False,) if once else (False, True)
-    found = [
-        replace(matmul_schedule(target, problem, *tile), packs=packs)
-        for packs in ways
-        for tile in register_tiles(target, problem, packs)
-    ]
-    found += [few] if few is not None else []
+    packs = problem.pitch is not None and few is None and not along_k and pays(target, problem)
+    found = _tiled(target, problem, packs) + ([few] if few is not None else [])
     return sorted(found, key=lambda schedule: cost(target, problem, schedule))
+
+
+def pays(target: Target, problem: Problem) -> bool:
+    """Whether right operands are packed, as all cores would have it. Their sums have another order,
+    so that the threads of a plan would choose its bits."""
+    cores = replace(target, threads=0)
+    plain, packed = (
+        min(cost(cores, problem, schedule) for schedule in _tiled(cores, problem, packs))
+        for packs in (False, True)
+    )
+    return packed < plain
+
+
+def _tiled(target: Target, problem: Problem, packs: bool) -> list[Schedule]:
+    tiles = register_tiles(target, problem, packs)
+    return [replace(matmul_schedule(target, problem, *tile), packs=packs) for tile in tiles]
 
 
 ROWS_ALONG_K = 4
