@@ -14,7 +14,7 @@ from fuser.base.target import SM_90A
 from fuser.dtypes import f32
 from fuser.runtime.program import Step, TensorSpec, assemble
 
-DEEP, WIDE = 4096, 1024
+DEEP, WIDE = 4096, 1536
 
 
 def test_workspaces_are_operands_of_their_own() -> None:
