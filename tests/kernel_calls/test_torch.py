@@ -135,6 +135,28 @@ def test_a_kernel_called_in_a_compiled_function(grad: bool) -> None:
     assert_close(found.numpy(), want, f32, 45)
 
 
+def test_functions_whose_gradients_are_lost_run_as_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As with PyTorch before 2.13, where the results of a traced autograd.Function that a kernel
+    writes have gradients of 0."""
+    from fuser.frontends.torch import kernels
+
+    monkeypatch.setattr(kernels, "FOLLOWS_WRITES", False)
+    x, w = floats(7, 45).requires_grad_(), floats(45).requires_grad_()
+    torch._dynamo.reset()
+    step = torch.compile(lambda x, w: Norm.apply(x.tanh(), w).exp().sum(), backend="fuser")
+    step(x, w).backward()
+    exact = [item.detach().double().requires_grad_() for item in (x, w)]
+    reference(exact[0].tanh(), exact[1]).exp().sum().backward()
+    for leaf, other in zip((x, w), exact, strict=True):
+        assert_close(leaf.grad.numpy(), other.grad.numpy(), f32, 45 * 7)
+    torch._dynamo.reset()
+    whole = torch.compile(lambda x, w: Norm.apply(x, w), backend="fuser", fullgraph=True)
+    with pytest.raises(Exception, match="register_autograd is traced"):
+        whole(x, w)
+
+
 @pytest.mark.parametrize("way", ["autograd.Function", "triton_op"])
 def test_gradients(way: str) -> None:
     norm = Norm.apply if way == "autograd.Function" else lambda x, w: norm_op(x, w)[0]

@@ -303,9 +303,33 @@ def describe(number: int, grids: Any, names: tuple[str, ...], *given: Any) -> An
     return answers[0] if answers else ((), -1)
 
 
+FOLLOWS_WRITES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+"""Whether Dynamo follows what a kernel writes to the results of an autograd.Function. Before 2.13
+their gradients are 0 (seen with 2.11), so the function runs as it is."""
+
+
+def _leave_to_autograd() -> None:
+    """Raises Dynamo's Unsupported where an autograd.Function is traced that would lose gradients:
+    the graph ends before it, or with fullgraph=True that is the error."""
+    if FOLLOWS_WRITES:
+        return
+    from torch._dynamo.exc import Unsupported
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    tracer: Any = InstructionTranslator.current_tx().output.current_tracer
+    while tracer is not None:
+        if getattr(tracer, "source_target", None) == "autograd.Function":
+            raise Unsupported(
+                "a kernel of fuser in an autograd.Function is traced with PyTorch from 2.13 on; "
+                "torch.library.triton_op with register_autograd is traced with older ones"
+            )
+        tracer = tracer.parent
+
+
 @_at_once
 def _configs(number: int) -> Any:
     """Names of the parameters of the kernel of a number, and the meta-parameters of each config."""
+    _leave_to_autograd()
     names: tuple[str, ...] = ()
     configs: tuple[Any, ...] = ((),)
     inner: Any = recording.LAUNCHABLE[number]
