@@ -131,7 +131,7 @@ Change = Callable[[], Any]
         ("one", "n is 1, compiled in (was an int32 of 2 and more"),
         ("dtype", "x is an array of fp64 (was of fp32)"),
         ("constexpr", "BLOCK is 32, compiled in (was 64, compiled in)"),
-        ("warps", "num_warps is 8 (was 4)"),
+        ("debug", "debug is True (was False)"),
         ("overlap", "x is in memory that others share (was in memory of its own)"),
         ("grid", "the grid (2: two and more programs) is (1,) (was (2,))"),
     ],
@@ -151,7 +151,7 @@ def test_recompiles_are_explained(
             "one": lambda: kernel[(4,)](x, ids, out, 1),
             "dtype": lambda: kernel[(4,)](x.astype(np.float64), ids, out, 199),
             "constexpr": lambda: kernel[(8,)](x, ids, out, 199, BLOCK=32),
-            "warps": lambda: kernel[(4,)](x, ids, out, 199, num_warps=8),
+            "debug": lambda: kernel[(4,)](x, ids, out, 199, debug=True),
             "overlap": lambda: kernel[(4,)](x, ids, x, 199),
             "grid": lambda: kernel[(1,)](x, ids, out, 50),
         }
@@ -210,7 +210,8 @@ def test_errors_of_later_stages_name_the_line(
     def broken(*_: Any) -> Any:
         raise kind("map.mul has no lowering", where="somewhere")
 
-    monkeypatch.setattr(variants, "_machine_code", broken)
+    monkeypatch.setenv("FUSER_CACHE", "0")
+    monkeypatch.setattr(variants, "compile_all", broken)
     with pytest.raises(kind) as caught:
         fuser.kernel(gathered.fn).warmup(*arrays(), 200, grid=(4,))
     assert caught.value.where == f"{HERE}:{line_of_mark('out')}, somewhere"
@@ -221,7 +222,8 @@ def test_errors_without_an_op_name_the_kernel(monkeypatch: pytest.MonkeyPatch) -
         raise LoweringError("it is too large")
 
     whole = gathered.warmup(*arrays(), 200, grid=(4,)).program.kernel
-    monkeypatch.setattr(variants, "_machine_code", broken)
+    monkeypatch.setenv("FUSER_CACHE", "0")
+    monkeypatch.setattr(variants, "compile_all", broken)
     kernel = fuser.kernel(gathered.fn)
     with pytest.raises(LoweringError) as caught:
         kernel.warmup(*arrays(), 200, grid=(4,))

@@ -19,6 +19,7 @@ from fuser import dtypes
 from fuser.graph.ir import Graph, TensorType, Value
 from fuser.graph.ops.collective import COLLECTIVES
 from fuser.graph.ops.elementwise import KERNELS_ONLY
+from fuser.graph.ops.families import KERNEL_CALL
 from fuser.graph.ops.registry import PRIMITIVES
 from fuser.graph.text import print_graph
 from tests.interpreted import TARGETS
@@ -91,8 +92,9 @@ def test_every_primitive_and_dtype_is_drawn() -> None:
         ops |= {node.op for node in graph.nodes}
         kinds |= {value.dtype.name for value in graph.values()}
         sizes.append(sum(node.op != "constant" for node in graph.nodes))
-    # ranks and states have tests of their own: tests/sharding, tests/runtime
-    wanted = set(PRIMITIVES) - KERNELS_ONLY - COLLECTIVES - {"append"}
+    # ranks, states and kernels of users have tests of their own: tests/sharding, tests/runtime,
+    # tests/kernel_calls
+    wanted = set(PRIMITIVES) - KERNELS_ONLY - COLLECTIVES - {"append", KERNEL_CALL}
     assert ops >= wanted and not ops & KERNELS_ONLY, ops ^ wanted
     assert kinds == {dtype.name for dtype in dtypes.ALL}
     assert min(sizes) >= 1 and max(sizes) > 45 and 10 < np.mean(sizes) < 30

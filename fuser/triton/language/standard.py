@@ -11,7 +11,7 @@ from fuser.triton.constexprs import constexpr_function
 @constexpr_function
 def _log2(i: int) -> int:
     """The logarithm of a power of 2, else that of the greatest one below."""
-    return max(i, 1).bit_length() - 1
+    return i.bit_length() - 1 if i > 0 else 0
 
 
 @constexpr_function
