@@ -258,10 +258,7 @@ class _Expansion:
         current = {slot: e.times(self.stage, size) for slot, size in self.ring.items()}
         for op in self.body:
             at_stages(op, current)
-        own = ((at, op) for at, op in enumerate(self.body) if not stage_of(op))
-        readers = (at for at, op in own if read_by(op) & {*current.values()})
-        copied = (op.order for op in self.early if isinstance(op, _COPIES))
-        self.put(min([*copied, *readers]))
+        self.put(min(op.order for op in self.early if isinstance(op, _COPIES)))
         more = e.compute("add", self.stage, 1)
         wraps = e.compare("eq", more, loop.stages)
         loop.carry_scalar(self.stage, 0, e.pick(wraps, 0, more))
