@@ -20,7 +20,7 @@ from tests.kernel_calls.kernels import (
     rms_norm,
     rms_norm_of,
 )
-from tests.kernel_calls.test_onnx import DOMAIN, floats, helper, model, register
+from tests.kernel_calls.test_onnx import floats, register, three_kernels
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.cuda
@@ -106,18 +106,7 @@ def test_a_module() -> None:
 
 def test_an_onnx_model() -> None:
     register()
-    shapes = {"flat": np.array([-1, DEPTH]), "heads": np.array([HEADS, ROWS, DEPTH])}
-    nodes = [
-        helper.make_node("Reshape", ["x", "flat"], ["rows"]),
-        helper.make_node("RmsNorm", ["rows", "w"], ["norm", ""], domain=DOMAIN, eps=1e-5),
-        helper.make_node("Reshape", ["norm", "heads"], ["q0"]),
-        helper.make_node("Tanh", ["q0"], ["q"]),
-        helper.make_node("Attention", ["q", "k", "v"], ["a"], domain=DOMAIN),
-        helper.make_node("Add", ["a", "x"], ["s"]),
-        helper.make_node("Reshape", ["s", "flat"], ["s2"]),
-        helper.make_node("MatMulInt8", ["s2", "codes", "scale"], ["y"], domain=DOMAIN),
-    ]
-    proto = model(nodes, {"x": [HEADS, ROWS, DEPTH]}, "y", {**weights(), **shapes})
+    proto = three_kernels(weights())
     x = floats(HEADS, ROWS, DEPTH)
     plan = fuser.compile(proto, device="cuda")
     assert far(plan.run({"x": x})["y"], wanted(x, **weights())) <= TF32

@@ -84,9 +84,8 @@ def floats(*shape: int) -> Array:
     return np.random.default_rng(3).standard_normal(shape).astype(np.float32)
 
 
-def test_three_kernels_in_a_model(tmp_path: Path) -> None:
-    w, k, v, scale = floats(16), floats(2, 29, 16), floats(2, 29, 16), floats(33)
-    codes = np.random.default_rng(4).integers(-127, 128, (16, 33)).astype(np.int8)
+def three_kernels(weights: dict[str, Array]) -> Any:
+    """A norm, an attention and a matmul of int8 weights, of x [2, 23, 16]."""
     shapes = {"flat": np.array([-1, 16]), "heads": np.array([2, 23, 16])}
     nodes = [
         helper.make_node("Reshape", ["x", "flat"], ["rows"]),
@@ -98,8 +97,13 @@ def test_three_kernels_in_a_model(tmp_path: Path) -> None:
         helper.make_node("Reshape", ["s", "flat"], ["s2"]),
         helper.make_node("MatMulInt8", ["s2", "codes", "scale"], ["y"], domain=DOMAIN),
     ]
-    weights = {"w": w, "k": k, "v": v, "scale": scale, "codes": codes, **shapes}
-    proto = model(nodes, {"x": [2, 23, 16]}, "y", weights)
+    return model(nodes, {"x": [2, 23, 16]}, "y", {**weights, **shapes})
+
+
+def test_three_kernels_in_a_model(tmp_path: Path) -> None:
+    w, k, v, scale = floats(16), floats(2, 29, 16), floats(2, 29, 16), floats(33)
+    codes = np.random.default_rng(4).integers(-127, 128, (16, 33)).astype(np.int8)
+    proto = three_kernels({"w": w, "k": k, "v": v, "scale": scale, "codes": codes})
     x = floats(2, 23, 16)
     q = np.tanh(rms_norm_of(x, w, 1e-5))
     want = attention_of(q, k, v, 0.25) + x.astype(np.float64)

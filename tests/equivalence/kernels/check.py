@@ -85,9 +85,13 @@ def source_of(made: Mutant) -> tuple[str, tuple[str, ...]]:
     (tree,) = ast.parse(text).body
     assert isinstance(tree, ast.FunctionDef)
     tree.args.args += [ast.arg(name) for name in EXTRA]
-    subject = Subject(tree, dtypes, names, random.Random(0))
+    return changed(Subject(tree, dtypes, names, random.Random(0)), made.changes)
+
+
+def changed(subject: Subject, changes: Sequence[int]) -> tuple[str, tuple[str, ...]]:
+    """The text of a kernel after changes, and the names of those that could be made."""
     applied = []
-    for change in made.changes:
+    for change in changes:
         subject.random = random.Random(change)
         mutation = draw(subject.random)
         if mutation(subject):

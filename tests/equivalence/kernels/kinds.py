@@ -160,7 +160,7 @@ def _called(node: ast.Call, names: Names, dtypes: dict[str, Kind]) -> Info | Non
 
 
 def _computed(node: ast.Call, name: str, value: Info) -> Info | None:
-    """Of a function of one tile."""
+    """What a function of one tile gives."""
     kept = {item.arg for item in node.keywords}
     if name in REAL:
         value = replace(value, kind="float")

@@ -55,8 +55,8 @@ def cases(packages: str, only: str) -> Sequence[Case]:
 
 @functools.cache
 def launches(key: str) -> Sequence[Launch] | str:
-    """Of the function of a case, forward and backward; why there are none, such as that it asks for
-    a GPU."""
+    """The launches of a case, forward and backward; why there are none, such as that it asks for a
+    GPU."""
     case = BY_KEY[key]
     limit_configs("fuser", 1, True)
     torch.manual_seed(0)

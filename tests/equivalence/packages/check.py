@@ -20,9 +20,9 @@ import fuser.triton.language as tl
 from fuser.errors import LanguageError
 from fuser.language.tensors import Constexpr
 from fuser.triton.jit import JITFunction
-from tests.equivalence.kernels.check import MAX_MUTATIONS, Failure
+from tests.equivalence.kernels.check import MAX_MUTATIONS, Failure, changed
 from tests.equivalence.kernels.kinds import LANGUAGE, Info, Kind, Names, argument
-from tests.equivalence.kernels.mutate import AREA, EXTRA, Subject, draw, given_by
+from tests.equivalence.kernels.mutate import AREA, EXTRA, Subject, given_by
 from tests.equivalence.packages.launches import Launch, memories
 from tests.poison import poisoned
 
@@ -155,14 +155,7 @@ def subject_of(launch: Launch) -> Subject:
 
 def source_of(made: Mutant) -> tuple[str, tuple[str, ...]]:
     """The text of a mutant, and the names of its changes."""
-    subject = subject_of(made.launch)
-    applied = []
-    for change in made.changes:
-        subject.random = random.Random(change)
-        mutation = draw(subject.random)
-        if mutation(subject):
-            applied.append(mutation.__name__)
-    return ast.unparse(ast.fix_missing_locations(subject.tree)) + "\n", tuple(applied)
+    return changed(subject_of(made.launch), made.changes)
 
 
 def compiled(text: str, kernel: JITFunction) -> JITFunction:
