@@ -35,6 +35,10 @@ class Launchable:
         LAUNCHABLE[made.launch_number] = made
         return made
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy is a kernel of its own, with its own number."""
+        return {name: item for name, item in vars(self).items() if name != "launch_number"}
+
 
 _NUMBERS = itertools.count()
 LAUNCHABLE: WeakValueDictionary[int, Launchable] = WeakValueDictionary()

@@ -33,7 +33,8 @@ _MAP_TYPES = {
 
 @dataclass
 class Module:
-    """A loaded module. facts: registers, local_bytes (spills), warnings (ptxas's C75xx), log."""
+    """A loaded module. facts: registers, local_bytes (spills), warnings (ptxas's C75xx), log;
+    fewer_blocks: whether it was loaded for fewer blocks of a multiprocessor than was wanted."""
 
     handle: Any
     facts: dict[str, Any]
@@ -82,6 +83,7 @@ def _load(kernel: CompiledKernel) -> Module:
         if code is not None:
             driver.api().cuModuleUnload(module.handle)
             module = _load_code(kernel, code)
+            module.facts["fewer_blocks"] = True
     return module
 
 

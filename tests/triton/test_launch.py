@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from types import ModuleType
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import fuser
 import fuser.triton as triton
 import fuser.triton.language as tl
+from fuser.base import recording
 from fuser.errors import LanguageError, UsageError
 from fuser.triton.compiled import NoStageError
 
@@ -476,3 +478,12 @@ def test_constants_of_modules_are_compiled_in() -> None:
         kernel[(1,)](out)
     triton.jit(configured.fn)[(1,)](out)
     assert out[0] == 4
+
+
+def test_a_copy_of_a_kernel_is_launched_under_a_number_of_its_own() -> None:
+    """By which a compiler that reads code finds it (`fuser.base.recording.LAUNCHABLE`)."""
+    kernel = triton.jit(scale.fn)
+    for other in (copy.copy(kernel), triton.jit(scale.fn)):
+        assert other.launch_number != kernel.launch_number
+        assert recording.LAUNCHABLE[other.launch_number] is other
+    assert recording.LAUNCHABLE[kernel.launch_number] is kernel

@@ -58,8 +58,8 @@ than as many rows on the left, twice as many, as sums pass through a cache once 
 def row_schedule(target: Target, problem: Problem) -> Schedule | None:
     """A CPU matmul of few rows by whole rows of the right operand, a few steps of k at a time, with
     the sums in cache: memory is read in order, where a register tile reads a piece of each row,
-    that lie apart. None where the right operand is no array of rows. The order of sums is that of
-    k, as in a register tile."""
+    that lie apart. None where the right operand is not an array of rows. The order of sums is that
+    of k, as in a register tile."""
     p = problem
     steps = STREAMED_STEPS if p.m <= STREAMED_STEPS else 2 * STREAMED_STEPS
     if not p.pitch or p.m > STREAMED_ROWS or p.k <= steps or p.panel or p.folded:
@@ -67,12 +67,12 @@ def row_schedule(target: Target, problem: Problem) -> Schedule | None:
     lanes, bits = target.lanes(64 if p.bits == 64 else 32), max(p.bits, 32)
     most = target.l2_bytes // 4 // (p.m * p.accumulators * bits // 8)
     parts = max(ceildiv(p.n, most), ceildiv(target.workers, p.batch))
-    columns = ceildiv(ceildiv(p.n, parts), MOST_VECTORS * lanes) * MOST_VECTORS * lanes
+    columns = ceildiv(ceildiv(p.n, parts), MAX_VECTORS * lanes) * MAX_VECTORS * lanes
     return blocks_of(m=p.m, n=columns, k=steps, reason="rows of the right operand in order")
 
 
-MOST_VECTORS = 4
-"""Of a row of a register tile."""
+MAX_VECTORS = 4
+"""Maximum vectors of a row of a register tile."""
 
 
 def register_tiles(target: Target, problem: Problem, packs: bool = False) -> list[tuple[int, int]]:
@@ -81,7 +81,7 @@ def register_tiles(target: Target, problem: Problem, packs: bool = False) -> lis
     """
     p, lanes = problem, target.lanes(64 if problem.bits == 64 else 32)
     found: dict[tuple[int, int], float] = {}
-    for vectors in range(1, MOST_VECTORS + 1):
+    for vectors in range(1, MAX_VECTORS + 1):
         most = (target.vector_registers - 1 - vectors) // (vectors * p.accumulators)
         most = min(most, target.tile_vectors // vectors)
         for rows in range(max(1, most // 2), most + 1):
